@@ -45,6 +45,7 @@ class Handled(NamedTuple):
         answer: The version that the released clients pull if they continue at once, or None for the
             newest one.
         dropped: Whether the update that has arrived was dropped.
+        failed: Tasks whose local runs have failed as they were computed, also those retried.
     """
 
     version: int
@@ -52,6 +53,7 @@ class Handled(NamedTuple):
     retried: Sequence[Task] = ()
     answer: int | None = None
     dropped: bool = False
+    failed: Sequence[Task] = ()
 
 
 class Stop(NamedTuple):

@@ -70,8 +70,9 @@ class ParticipationReport:
         goodput: The share of the clients' working time, from pull to arrival, whose results the
             server used. Tasks that were lost, cancelled, failed or dropped are waste; those at work
             or in the buffer at the end do not count. The first half of a task counts as the second
-            one does (`RefreshedTasks`). A table of ``simulate`` and a recording have no tasks that
-            were lost, so that only a report on the process or on its run counts them.
+            one does (`RefreshedTasks`). It is nan if it is unknown: for a schedule that does not
+            say what came to nothing (`ScheduleTable.waste_known`), such as a file of an earlier
+            version, a table made by hand or a log of devices.
         goodput_of: The same for each client; nan for one without such a task.
     """
 
@@ -110,7 +111,8 @@ class ParticipationReport:
 
         expected = self.expected_staleness
         staleness = ["mean staleness"] if expected is None else ["mean staleness", "expected"]
-        goodput = None if self.goodput == 1 else self.goodput_of  # nothing was wasted
+        # Nothing was wasted, or nobody knows.
+        goodput = None if self.goodput == 1 or math.isnan(self.goodput) else self.goodput_of
         more = [] if goodput is None else ["goodput"]
         table = Table("client", "arrivals", *staleness, "q", "share", "importance p", *more)
         furthest = np.argsort(-np.abs(self.share - self.importance), kind="stable")[:most]
@@ -134,6 +136,7 @@ class ParticipationReport:
         worst = int(np.argmax(np.abs(self.share - self.importance)))
         window = "" if self.window is None else f"; fair over windows of {self.window} rounds"
         waste = "" if self.goodput == 1 else f"; goodput {self.goodput:.3f}"
+        waste = "; goodput unknown" if math.isnan(self.goodput) else waste
         return (
             f"{int(self.arrivals.sum())} updates of {len(self.share)} clients in "
             f"{self.num_rounds} rounds; the total variation between shares and importances is "
@@ -386,7 +389,12 @@ def _report(
     size = aggregator.buffer_size or 1
     network = None if rtol is None else _network(arrivals, aggregator, clients)
     # A warning, which has no rtol, does not need them.
-    good, wasted = _working_times([] if rtol is None else history, clients)
+    if rtol is None:
+        good = wasted = np.zeros(clients)
+    elif arrivals.waste_known:
+        good, wasted = _working_times(history, clients)
+    else:
+        good = wasted = np.full(clients, np.nan)
     with np.errstate(invalid="ignore"):
         goodput, goodput_of = good.sum() / (good.sum() + wasted.sum()), good / (good + wasted)
     return ParticipationReport(

@@ -184,6 +184,7 @@ class Server:
         retried: list[Task] = []
         answer: int | None = None
         dropped = False
+        failed: list[Task] = []
         if task is not None and task.lost:
             # A lost task is a part of the schedule, so it is never raised as an error.
             self._note(task, "lost")
@@ -204,7 +205,7 @@ class Server:
             # its client pulled for as long as this generator is suspended.
             if waiting := self.clients.open_runs(self.held):
                 yield waiting
-            full = self._leave_out_failures(released, retried)
+            full = self._leave_out_failures(released, retried, failed)
             if full or task is None:
                 if waiting := self.clients.unresolved_states(self.held):
                     yield waiting
@@ -212,7 +213,7 @@ class Server:
                 released += [update.client_id for update in record.updates]
                 answer = self.counts.version - 1 if self._sends_before else None
                 self.watcher.on_version(record)
-        return Handled(self.counts.version, released, retried, answer, dropped)
+        return Handled(self.counts.version, released, retried, answer, dropped, failed)
 
     def _end_round(self, group: str | None) -> bool:
         """Tell the aggregator; return whether a step is due."""
@@ -260,15 +261,18 @@ class Server:
         """Return tau: the server's version minus the version that the client has pulled."""
         return self.counts.version - update.task.pulled_version
 
-    def _leave_out_failures(self, released: list[int], retried: list[Task]) -> bool:
+    def _leave_out_failures(
+        self, released: list[int], retried: list[Task], tasks: list[Task]
+    ) -> bool:
         """Take failed updates out of the aggregator; return whether a step is still due.
 
-        Failed tasks are added to `retried`, or their clients to `released`.
+        Failed tasks are added to `tasks`, and to `retried` or their clients to `released`.
         """
         found = [(update, self.clients.failure(update)) for update in self.held]
         failed = [(update, error) for update, error in found if error is not None]
         if not failed:
             return True
+        tasks += [update.task for update, _ in failed]
         for update, error in failed:
             too_large = isinstance(error, LargeUpdate)
             if self._on_client_failure == "raise" and not too_large:

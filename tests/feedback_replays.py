@@ -243,14 +243,14 @@ def fitted(given: dict[str, Any], module: Net, data: FederatedDataModule) -> Fed
 
 
 def outcome(trainer: FedTrainer) -> list[Any]:
-    """All that has to be the same; lost tasks are not in a record."""
+    """All that has to be the same."""
     history = [
         (each.version, each.now, each.updates, each.dropped, each.metrics.get("train_loss"))
         for each in trainer.history
     ]
     return [
         trainer.fingerprint(),
-        # Without the serial number, which counts lost tasks too.
+        # Without the serial number: a replay may have another order of the pulls of one time.
         repr([[u._replace(serial=0) for u in updates] for _, _, updates, _, _ in history]),
         repr([(version, now, loss) for version, now, _, _, loss in history]),
     ]

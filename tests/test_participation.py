@@ -1,5 +1,6 @@
 """Numbers worked out by hand for two or three clients, and the warning after a run."""
 
+import math
 import warnings
 from copy import deepcopy
 
@@ -15,23 +16,33 @@ from fedlight.aggregators import (
     AFACS,
     AsyncFedAvg,
     DelayedNesterov,
+    FedASMU,
     FedAsync,
     FedAT,
     FedAvg,
     FedBuff,
     FedFix,
+    MindFlayer,
+    Rennala,
+    Ringmaster,
 )
 from fedlight.aggregators.staleness import Polynomial
 from fedlight.arrivals import (
+    Availability,
     BiasedArrivals,
     ContinuousArrivals,
+    DropOut,
     ExponentialDurations,
+    Failures,
     FixedDurations,
+    Recording,
+    RefreshedTasks,
     ReplayArrivals,
     ReplayEvent,
     ScheduleTable,
     SynchronousArrivals,
     Tiers,
+    TrialRounds,
     UniformArrivals,
 )
 from fedlight.local_optimizers import LocalSGD
@@ -208,6 +219,111 @@ def test_the_report_of_a_trained_run_is_that_of_its_schedule() -> None:
     assert trained.arrivals.tolist() == alone.arrivals.tolist()
     assert "clients in 22 rounds" in str(trained)
     assert trained.table(most=2).row_count == 2
+
+
+STEP = FixedDurations([1.0, 2.0, 3.0, 1.0])  # so that many things happen at one time
+LOSING = {
+    "failures": (
+        lambda: Failures(ContinuousArrivals(ExponentialDurations(1.0)), mtbf=2.0, mttr=1.0),
+        lambda: FedBuff(2),
+    ),
+    "drop-outs under a deadline": (
+        lambda: DropOut(ContinuousArrivals(STEP, resume="on_arrival"), 0.4),
+        lambda: FedFix(interval=1.5),
+    ),
+    "rounds with failures": (
+        lambda: Failures(SynchronousArrivals(2, STEP, over_select=2), mtbf=4.0, mttr=1.0),
+        FedAvg,
+    ),
+    "cut rounds at night": (
+        lambda: Availability(
+            SynchronousArrivals(None, STEP, 4, timeout=2.0, late="cut"),
+            {client: [(5 * k, 5 * k + 2 + client) for k in range(30)] for client in range(3)},
+            unfinished="lose",
+        ),
+        FedAvg,
+    ),
+    "trials": (
+        lambda: Failures(TrialRounds(ExponentialDurations(1.0), 1.0, 2), mtbf=4.0, mttr=1.0),
+        lambda: MindFlayer(2, 0.5),
+    ),
+    "Ringmaster, which drops": (
+        lambda: DropOut(ContinuousArrivals(STEP, resume="on_arrival"), 0.2),
+        lambda: Ringmaster(1),
+    ),
+    "Ringmaster, which stops": (
+        lambda: DropOut(ContinuousArrivals(STEP, restart_after=2), 0.3),
+        lambda: Ringmaster(1),
+    ),
+    "Rennala": (
+        lambda: Failures(ContinuousArrivals(STEP, restart_after=1), mtbf=4.0, mttr=1.0),
+        lambda: Rennala(3),
+    ),
+    "refreshed": (
+        lambda: DropOut(
+            RefreshedTasks(ContinuousArrivals(ExponentialDurations(1.0), local_steps=4)), 0.2
+        ),
+        FedASMU,
+    ),
+    "tiers": (
+        lambda: DropOut(
+            Tiers(
+                {
+                    "fast": SynchronousArrivals(1, ExponentialDurations(0.5), over_select=1),
+                    "slow": SynchronousArrivals(2, ExponentialDurations(2.0)),
+                },
+                clients={"fast": [0, 3], "slow": [2, 1]},
+            ),
+            0.2,
+        ),
+        FedAT,
+    ),
+    "nothing lost": (lambda: ContinuousArrivals(STEP), lambda: FedBuff(2)),
+}
+
+
+@pytest.mark.parametrize("limits", [{"max_rounds": 17}, {"max_time": 40.0}, {"max_updates": 31}])
+@pytest.mark.parametrize("name", LOSING)
+def test_the_report_of_a_record_is_that_of_the_process(name, limits, tmp_path) -> None:
+    make, rule = LOSING[name]
+    given = {"num_clients": 4, "num_examples": 8, "seed": 5}
+    recording = Recording(make())
+    process = participation_report(recording, rule(), **given, **limits)
+    recording.table().save(tmp_path / "schedule.parquet")
+    table = ScheduleTable.load(tmp_path / "schedule.parquet")
+    again = Recording(ReplayArrivals(table))
+    for run in (table, again):
+        report = participation_report(run, rule(), **given, **limits)
+        assert report.goodput == process.goodput
+        np.testing.assert_array_equal(report.goodput_of, process.goodput_of)
+        np.testing.assert_array_equal(report.weight, process.weight)
+    assert again.table() == table
+    assert (report.goodput < 1) is (name != "nothing lost")
+
+
+def test_goodput_is_unknown_where_losses_are() -> None:
+    """A table made by hand, a log and an older file; a complete one says so."""
+    events = [ReplayEvent(0, 0, 1.0, 1, 0.0), ReplayEvent(1, 0, 2.0, 1, 0.0)]
+    unknown = ScheduleTable(events, num_clients=2)
+    for run in (unknown, ReplayArrivals(events), DropOut(ReplayArrivals(events), 0.0)):
+        report = participation_report(run, FedBuff(1), num_clients=2)
+        assert math.isnan(report.goodput)
+        assert np.isnan(report.goodput_of).all()
+        assert str(report).endswith("; goodput unknown")
+        assert report.table().columns[-1].header == "importance p"
+    lost = [ReplayEvent(1, 1, 5.0, 1, 2.0)]  # after the last version, so that it does not count
+    for more, goodput in (([], 1.0), (lost, 1.0), ([ReplayEvent(1, 0, 1.5, 1, 1.0)], 3 / 3.5)):
+        known = ScheduleTable(events, num_clients=2, lost=more, waste_known=True)
+        assert participation_report(known, FedBuff(1)).goodput == pytest.approx(goodput)
+
+
+@pytest.mark.filterwarnings("ignore:fedlight. some clients count")
+def test_a_trained_run_over_a_record_that_does_not_know_its_losses() -> None:
+    events = [ReplayEvent(client, client, client + 1.0, 1, 0.0 + client) for client in range(3)]
+    for known in (False, True):
+        table = ScheduleTable(events, num_clients=3, waste_known=known)
+        report = participation_report(_trained(ReplayArrivals(table), FedBuff(1), 3))
+        assert math.isnan(report.goodput) is not known
 
 
 def test_an_unfair_run_warns_once_with_the_remedy() -> None:

@@ -17,34 +17,37 @@ if TYPE_CHECKING:
 class TableWriter(Saved):
     """Collects arrivals, ends of rounds, and the version at which each update was used."""
 
-    _saved_attributes = ("_version", "_held", "_last")
-    _growing = ("rows", "round_ends", "round_tags", "uses")
+    _saved_attributes = ("_version", "_held", "_last", "_waste_known")
+    _growing = ("rows", "round_ends", "round_tags", "uses", "lost")
 
     def __init__(self) -> None:
         self._rows: list[list[Any]] = []
         self._round_ends: list[float] = []
         self._round_tags: list[str | None] = []
         self._uses: list[list[int]] = []  # [row, version], in the order of use
+        self._lost: list[list[Any]] = []
+        self._waste_known = True  # so far all that came to nothing is in the rows
         self._version = 0
         self._last = 0.0  # the time of the last event that the server may have computed for
         self._unfinished: list[Task] = []
         self._held: dict[int, list[int]] = {}  # by client: rows whose updates were not used yet
 
     def arrive(self, task: Task) -> None:
-        """Record an arrival, unless the task was lost."""
+        """Record an arrival, or that the task was lost."""
         if task.lost:
+            self._lost.append(_row(task, task.arrives_at))
             return
         self._last = task.arrives_at
         self._held.setdefault(task.client_id, []).append(len(self._rows))
-        self._add(task, task.arrives_at)
+        self._rows.append(_row(task, task.arrives_at))
 
     def stop(self, task: Task, version: int, now: float) -> None:
-        """Record that a local run was cancelled, unless its result would have been lost anyway."""
-        if not task.lost:
-            self._add(task, now, version)
+        """Record that a local run was cancelled, or a task whose result would have been lost."""
+        (self._lost if task.lost else self._rows).append(_row(task, now, version))
 
-    def _add(self, task: Task, time: float, stopped_at: int | None = None) -> None:
-        self._rows.append(_row(task, time, stopped_at))
+    def fail(self) -> None:
+        """Note that a local run has failed as it was computed, which no row says."""
+        self._waste_known = False
 
     def end_round(self, now: float, tag: str | None = None) -> None:
         """Record the end of a round, of a group if it has a tag."""
@@ -111,10 +114,9 @@ class TableWriter(Saved):
             arrivals.arrivals_per_send,
             arrivals.needs_feedback or arrivals.early_results,
             may_stop=arrivals.may_stop,
-            unfinished=sorted(
-                (ReplayEvent(*_row(task, task.arrives_at)) for task in self._unfinished),
-                key=lambda event: (event.time, event.client, event.visit),
-            ),
+            unfinished=_sorted(_row(task, task.arrives_at) for task in self._unfinished),
+            lost=_sorted(self._lost),
+            waste_known=self._waste_known and arrivals.waste_known,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -125,6 +127,8 @@ class TableWriter(Saved):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, to continue the recording."""
         super().load_state_dict(state)
+        if "lost" not in state:  # older checkpoints
+            self._waste_known = False
         for name in self._growing:
             # A copy, as two recordings may continue from one checkpoint; older ones have no tags.
             setattr(self, f"_{name}", list(state.get(name, ())))
@@ -133,6 +137,12 @@ class TableWriter(Saved):
 def _row(task: Task, time: float, stopped_at: int | None = None) -> list[Any]:
     row = [task.client_id, task.pulled_version, time, task.num_steps, task.dispatched_at]
     return [*row, task.visit, stopped_at, task.tag, task.cut, *(task.chunk or ())]
+
+
+def _sorted(rows: Iterable[list[Any]]) -> list[ReplayEvent]:
+    """The records of tasks that have not arrived: a replay has them in the same order."""
+    events = (ReplayEvent(*row) for row in rows)
+    return sorted(events, key=lambda event: (event.time, event.client, event.visit))
 
 
 def _place(event: ReplayEvent) -> tuple[float, int, int]:

@@ -67,6 +67,13 @@ class ArrivalProcess(Strategy, Saved, ABC):
     depend on the others in its stack, which are then those of the recorded run.
     """
 
+    waste_known: bool = True
+    """Whether the process says of each task that it is lost, and cancels those that are cancelled.
+
+    A replay of a record that does not say so (`ScheduleTable.waste_known`) sets it to False: which
+    share of the clients' time was in vain is then unknown.
+    """
+
     groups: tuple[str, ...] = ()
     """The tags of its groups of clients, in their order; empty without groups."""
 
@@ -154,6 +161,17 @@ class ArrivalProcess(Strategy, Saved, ABC):
         Args:
             task: The task.
             version: The server's version.
+            now: Virtual time.
+        """
+        return
+
+    def on_failure(self, task: Task, now: float) -> None:
+        """Called when a local run has failed as it was computed, or its update was too large.
+
+        Its task had arrived. It may be tried again (``FedTrainer(on_client_failure="retry")``).
+
+        Args:
+            task: The task.
             now: Virtual time.
         """
         return

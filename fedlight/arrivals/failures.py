@@ -35,8 +35,8 @@ class Failures(Wrapper):
     ``mtbf / (mtbf + mttr)``. With arrivals by rounds, a round lasts as long as without failures:
     the server does not know of them.
 
-    `fedlight.participation_report` of the process, or of a trainer after its run, says which share
-    of the clients' time was not in vain. A recording has no lost tasks, and so cannot say it.
+    `fedlight.participation_report` of the process, of a record or of a trainer after its run says
+    which share of the clients' time was not in vain.
 
     Args:
         arrivals: Any arrival process.

@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 class Recording(Wrapper):
     """Behaves like `arrivals` and writes its schedule to a file when the run is over.
 
-    The file holds a `ScheduleTable`, which `ReplayArrivals` replays: the arrivals, the local runs
-    that the process has cancelled, and those in flight at the end. Lost tasks are not in it. What a
+    The file holds a `ScheduleTable`, which `ReplayArrivals` replays: the arrivals, the tasks that
+    were lost, the local runs that the process has cancelled, and those in flight at the end. What a
     process with feedback has decided is in it, so that the replay needs no model.
+
+    So `fedlight.participation_report` of the record tells the same goodput as that of the process.
+    One thing happens only with a model: a local run may fail as it is computed
+    (``FedTrainer(on_client_failure=…)``). The record of such a run says that it does not know its
+    waste (`ScheduleTable.waste_known`), and a report on it has the goodput nan.
 
     Args:
         arrivals: Any arrival process.
@@ -81,6 +86,11 @@ class Recording(Wrapper):
         """Record that the local run was cancelled."""
         self._table.stop(task, version, now)
         self.arrivals.on_stop(task, version, now)
+
+    def on_failure(self, task: Task, now: float) -> None:
+        """Note that a local run has failed as it was computed."""
+        self._table.fail()
+        self.arrivals.on_failure(task, now)
 
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterable[Action]:
         """Record the version at which the updates were used."""

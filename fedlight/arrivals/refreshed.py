@@ -120,6 +120,11 @@ class RefreshedTasks(Wrapper):
         """Tell the wrapped process that its task was stopped."""
         super().on_stop(self._whole(task), version, now)
 
+    def on_failure(self, task: Task, now: float) -> None:
+        """Tell the wrapped process; the task has the steps of the half that has failed."""
+        # Not of the whole task: the client may have begun another one since.
+        super().on_failure(_inside(task), now)
+
     def on_unavailable(
         self, dispatch: Dispatch, until: float | None, now: float
     ) -> Iterable[Action]:

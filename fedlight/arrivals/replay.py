@@ -33,7 +33,7 @@ class ReplayArrivals(ArrivalProcess):
     the client's previous record has arrived.
 
     The version given in a record is pulled even if a newer one exists; the server keeps it until
-    then. A cancelled local run is pulled and cancelled again.
+    then. A cancelled local run is pulled and cancelled again, and a lost task is lost again.
 
     Version numbers are those of the recorded run. An aggregator that makes versions less often
     than the recorded one raises an error as soon as a version is missing. One that makes them more
@@ -54,13 +54,14 @@ class ReplayArrivals(ArrivalProcess):
         FileNotFoundError: There is no such file.
         TypeError: `events` are not `ReplayEvent` objects, or another argument is of the wrong kind.
         ValueError: There is no record; with ``pull="newest"`` a record has no `dispatched_at`, or
-            without it no `pulled_version`; or (during the run) a record's version cannot exist
-            before its arrival.
+            without it no `pulled_version`; a lost or unfinished task has no `dispatched_at`; or
+            (during the run) a record's version cannot exist before its arrival.
 
     Attributes:
         events: The records.
         unfinished: The tasks that were in flight at the end of the recorded run, which pull and
             never arrive.
+        lost: The tasks that are lost.
         clients: The data client of each name of a log (`from_csv`); empty for other records.
         left_out: How many rows of a log were left out since they lack a value.
         overlaps: How many local runs of a log start before an earlier one of their client has
@@ -122,15 +123,20 @@ class ReplayArrivals(ArrivalProcess):
         tagged = (event.tag for event in self.events if event.tag is not None)
         self.groups = groups or tuple(dict.fromkeys(tagged))
         self.arrivals_per_send = events.arrivals_per_send
-        self.shares_data = any(event.chunk_start is not None for event in self.events)
+        self.lost = _timed_events("lost", events.lost)
+        self.unfinished = _timed_events("unfinished", events.unfinished)
+        self.waste_known = events.waste_known
+        everything = [*self.events, *self.lost]
+        self.shares_data = any(event.chunk_start is not None for event in everything)
         self.shared_by = events.num_clients if self.shares_data else None
-        stopped = [each for each in self.events if each.stopped_at_version is not None]
+        # Each with whether it would have been lost otherwise.
+        stopped = [(e, False) for e in self.events if e.stopped_at_version is not None]
+        stopped += [(e, True) for e in self.lost if e.stopped_at_version is not None]
         self.may_stop = bool(stopped) or events.may_stop
-        self._stopped = sorted(stopped, key=_stop_order)
+        self._stopped = sorted(stopped, key=lambda each: _stop_order(each[0]))
         if self.may_stop:
             self._ends.sort(key=lambda end: end[0])
         self.early_results = events.feedback
-        self.unfinished = list(events.unfinished)
         self.clients: dict[str, int] = {}
         self.left_out = self.overlaps = 0
         self._hash: str | None = None  # made once: a checkpoint asks for the repr each time
@@ -243,9 +249,10 @@ class ReplayArrivals(ArrivalProcess):
                     'data client each name is (ReplayArrivals.from_csv(…, clients="names") counts '
                     "them from 0)"
                 )
-        for number, event in enumerate(self.events):
-            if event.client >= federation.num_clients:
-                raise no_client(f"events[{number}]", event.client, federation)
+        for name in ("events", "lost", "unfinished"):
+            for number, event in enumerate(getattr(self, name)):
+                if event.client >= federation.num_clients:
+                    raise no_client(f"{name}[{number}]", event.client, federation)
         if self.shares_data and federation.shard_sizes is not None:
             self._check_chunks(len(federation.shard_sizes))
         if self.durations is not None:
@@ -298,6 +305,8 @@ class ReplayArrivals(ArrivalProcess):
 
     def on_arrival(self, task: Task, now: float) -> Iterable[Action]:
         """The client's next record may be dispatched."""
+        if task.lost:  # the records do not wait for it
+            return ()
         client = task.client_id
         actions: list[Action] = list(self._cancel(now, self._version)) if self.may_stop else []
         if self._queues.get(client):
@@ -332,6 +341,13 @@ class ReplayArrivals(ArrivalProcess):
             assert at is not None
             self._open[event.pulled_version] -= 1
             yield self._dispatch(event, at, delay=at)._replace(unfinished=True)
+        for event in self.lost:
+            at = event.dispatched_at
+            assert at is not None
+            if event.stopped_at_version is not None:
+                yield Wake(event.time)
+            if at < event.time:
+                yield self._dispatch(event, at, delay=at)._replace(lost=True)
         for end, tag in self._ends:
             yield Wake(end) if self.may_stop else EndRound(end, tag=tag)
 
@@ -361,13 +377,14 @@ class ReplayArrivals(ArrivalProcess):
         """Cancel the local runs that are due by now; with a version, only those up to it."""
         ticks = to_ticks(now)
         while self._stops < len(self._stopped):
-            event = self._stopped[self._stops]
+            event, lost = self._stopped[self._stops]
             at, stopped_at, client = _stop_order(event)
             if at > ticks or (version is not None and stopped_at > version):
                 return
             if event.dispatched_at == event.time:  # cancelled at the time of its pull
-                self._open[event.pulled_version] -= 1
-                yield self._dispatch(event, event.time)
+                if not lost:
+                    self._open[event.pulled_version] -= 1
+                yield self._dispatch(event, event.time)._replace(lost=lost)
             self._stops += 1
             yield Cancel(client)
 
@@ -443,8 +460,9 @@ class ReplayArrivals(ArrivalProcess):
             timed = (event for event in self.events if event.dispatched_at is not None)
             self._open.update(event.pulled_version for event in (*timed, *self.unfinished))
         elif self.pull == "recorded":
-            at_once = (e for e in self._stopped[self._stops :] if e.dispatched_at == e.time)
-            self._open.update(event.pulled_version for event in at_once)
+            for event, lost in self._stopped[self._stops :]:
+                if event.dispatched_at == event.time and not lost:
+                    self._open[event.pulled_version] += 1
 
     def _kept_otherwise(self) -> dict[str, Any]:
         if self._hash is None:
@@ -463,6 +481,9 @@ class ReplayArrivals(ArrivalProcess):
             if self.unfinished:
                 last = map(attrgetter(*ReplayEvent.__slots__), self.unfinished)
                 content = (*content, "unfinished", list(last))
+            if self.lost:
+                last = map(attrgetter(*ReplayEvent.__slots__), self.lost)
+                content = (*content, "lost", list(last))
             if self.shares_data:
                 content = (*content, [each.chunk for each in self.events], self.shared_by)
             self._hash = digest(content)
@@ -473,6 +494,19 @@ def _stop_order(event: ReplayEvent) -> tuple[int, int, int]:
     """When a local run was cancelled: the time in ticks, the version, the client."""
     assert event.stopped_at_version is not None
     return to_ticks(event.time), event.stopped_at_version, event.client
+
+
+def _timed_events(name: str, events: Iterable[ReplayEvent]) -> list[ReplayEvent]:
+    """The tasks of a table that have not arrived, checked."""
+    found = items(name, events)
+    for number, event in enumerate(found):
+        if not isinstance(event, ReplayEvent):
+            raise TypeError(f"{name}[{number}] must be a ReplayEvent, got {event!r}")
+        if event.dispatched_at is None:
+            raise ValueError(
+                f"{name}[{number}] has no dispatched_at, the virtual time of its pull; add it"
+            )
+    return found
 
 
 def _as_events(events: object) -> list[Any]:

@@ -140,7 +140,7 @@ class Schedule(Saved):
             The tasks of the clients that pull the model now, and the local runs that are
             stopped, in their order.
         """
-        version, released, retried, self._answer, dropped = handled
+        version, released, retried, self._answer, dropped, failures = handled
         if self._answer is not None:
             self._answered = frozenset(released)
         before = self.version
@@ -186,6 +186,8 @@ class Schedule(Saved):
         else:
             # The next deadline is set when this instant is over, and only if more is to come.
             self._deadline_due = True
+        for failed in failures:
+            self.arrivals.on_failure(failed, now)
         if news:
             self._act(self.arrivals.on_version(version, released, now))
         for failed in retried:
@@ -408,12 +410,9 @@ class Schedule(Saved):
         elif version > self.version:
             if unfinished:  # nothing in the schedule depends on it
                 return
-            raise ValueError(
-                f"client {client} is to pull version {version} at {now} for its arrival at "
-                f"{to_time(arrival)}, but the server is only at version {self.version}; if the "
-                "aggregator makes its versions at other times than the recorded one, write "
-                'ReplayArrivals(…, pull="newest")'
-            )
+            if not lost:
+                raise self._too_early(client, version, now, arrival)
+            version = self.version  # it is never computed from it
         if not 0 <= client < self._num_clients:
             raise ValueError(
                 f"the arrival process dispatches client {client}, but there are only "
@@ -452,6 +451,14 @@ class Schedule(Saved):
         if self._may_stop:
             self._in_flight.setdefault(client, []).append((number, task))
             self.arrivals.on_start(task)
+
+    def _too_early(self, client: int, version: int, now: float, arrival: int) -> ValueError:
+        return ValueError(
+            f"client {client} is to pull version {version} at {now} for its arrival at "
+            f"{to_time(arrival)}, but the server is only at version {self.version}; if the "
+            "aggregator makes its versions at other times than the recorded one, write "
+            'ReplayArrivals(…, pull="newest")'
+        )
 
     def _checked(self, chunk: object, source: str) -> Chunk:
         """What a task reads of shared data, as the process says it, in Python's own numbers.

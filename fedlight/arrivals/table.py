@@ -32,8 +32,18 @@ if TYPE_CHECKING:
 
 _METADATA = b"fedlight.schedule"
 _HASH = b"fedlight.hash"
-_RARE = ("round_tags", "groups", "arrivals_per_send", "feedback", "unfinished", "may_stop")
+_RARE = (
+    "round_tags",
+    "groups",
+    "arrivals_per_send",
+    "feedback",
+    "unfinished",
+    "may_stop",
+    "lost",
+    "waste_known",
+)
 _END = b"fedlight.end"
+_LOST = b"fedlight.lost"
 _MOST_SHOWN = 3  # the repr of a longer table is a summary
 _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "client": non_negative_int,
@@ -176,6 +186,16 @@ class ScheduleTable:
             the others in its stack, they are a part of it. Empty if this was not recorded.
         may_stop: Whether the process may have stopped clients, so that nothing was computed before
             it had arrived.
+        lost: The tasks whose results were lost; their time is that of the loss, or of the
+            cancellation of one that would have been lost. A replay loses them again.
+        waste_known: Whether `events` and `lost` are all tasks that have ended, each as it ended, so
+            that a report on the table can tell the goodput. This is so for a table of ``simulate``
+            and for a `Recording`, but for one case, which only a run with a model has: a local run
+            that failed as it was computed is listed as an arrival, since a replay computes it anew.
+            Then it is False, and only a report on the trainer knows the goodput. It is False as
+            well for files of earlier versions, for recordings that go on from a checkpoint of
+            theirs, and for tables made by hand, unless one says otherwise. (Updates that the
+            aggregator drops are arrivals in any case: it drops them in the replay, too.)
 
     Example:
         >>> from fedlight.arrivals import UniformArrivals
@@ -197,6 +217,8 @@ class ScheduleTable:
     feedback: bool = False
     unfinished: list[ReplayEvent] = field(default_factory=list)
     may_stop: bool = False
+    lost: list[ReplayEvent] = field(default_factory=list)
+    waste_known: bool = False
 
     def __len__(self) -> int:
         """The number of records: arrivals, and local runs that were cancelled."""
@@ -279,7 +301,9 @@ class ScheduleTable:
             rest["feedback"] = True
         metadata = {_METADATA: json.dumps(rest).encode()}
         if self.unfinished or self.may_stop:
-            metadata[_END] = _packed(self.unfinished, self.may_stop)
+            metadata[_END] = _packed("unfinished", self.unfinished, may_stop=self.may_stop)
+        if self.lost or self.waste_known:
+            metadata[_LOST] = _packed("lost", self.lost, waste_known=self.waste_known)
         return pa.table(columns).replace_schema_metadata(metadata)
 
     def to_pandas(self) -> Any:
@@ -329,8 +353,9 @@ class ScheduleTable:
                 versions = table["version"].to_pylist()
                 table = table.drop_columns(["version"])
             events = [ReplayEvent(**row) for row in table.to_pylist()]
-            if _END in metadata:
-                rest |= _unpacked(metadata[_END], path)
+            for name, key in (("unfinished", _END), ("lost", _LOST)):
+                if key in metadata:
+                    rest |= _unpacked(name, metadata[key], path)
             return cls(events=events, versions=versions, **rest)
         except (
             pa.ArrowException,
@@ -346,26 +371,26 @@ class ScheduleTable:
             ) from error
 
 
-# The end of a run is metadata of its own, with a hash of its own: versions of fedlight that do not
-# know of it read the rest as before.
-def _packed(unfinished: list[ReplayEvent], may_stop: bool) -> bytes:
+# Tasks that have not arrived are metadata of their own, with a hash of their own: versions of
+# fedlight that do not know of them read the rest as before.
+def _packed(name: str, tasks: list[ReplayEvent], **flags: bool) -> bytes:
     columns = {
-        name: [getattr(event, name) for event in unfinished]
-        for name in ReplayEvent.__slots__
-        if any(getattr(event, name) is not None for event in unfinished)
+        column: [getattr(event, column) for event in tasks]
+        for column in ReplayEvent.__slots__
+        if any(getattr(event, column) is not None for event in tasks)
     }
-    content = zlib.compress(json.dumps({"unfinished": columns, "may_stop": may_stop}).encode())
+    content = zlib.compress(json.dumps({name: columns, **flags}).encode())
     return hashlib.blake2b(content, digest_size=16).hexdigest().encode() + b64encode(content)
 
 
-def _unpacked(packed: bytes, path: Path) -> dict[str, Any]:
+def _unpacked(name: str, packed: bytes, path: Path) -> dict[str, Any]:
     content = b64decode(packed[32:])
     if hashlib.blake2b(content, digest_size=16).hexdigest().encode() != packed[:32]:
         raise _changed(path)
-    end: dict[str, Any] = json.loads(zlib.decompress(content))
-    names, rows = list(end["unfinished"]), zip(*end["unfinished"].values(), strict=True)
-    end["unfinished"] = [ReplayEvent(**dict(zip(names, row, strict=True))) for row in rows]
-    return end
+    found: dict[str, Any] = json.loads(zlib.decompress(content))
+    columns, rows = list(found[name]), zip(*found[name].values(), strict=True)
+    found[name] = [ReplayEvent(**dict(zip(columns, row, strict=True))) for row in rows]
+    return found
 
 
 def _changed(path: Path) -> ValueError:

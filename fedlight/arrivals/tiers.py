@@ -104,6 +104,7 @@ class Tiers(ArrivalProcess):
         self.may_stop = any(process.may_stop for process in inner)
         self.needs_feedback = any(process.needs_feedback for process in inner)
         self.early_results = any(process.early_results for process in inner)
+        self.waste_known = all(process.waste_known for process in inner)
 
     def setup(self, federation: Federation) -> None:
         """Set up the process of each tier, each with its own random numbers.
@@ -166,6 +167,10 @@ class Tiers(ArrivalProcess):
     def on_stop(self, task: Task, version: int, now: float) -> None:
         """Tell the tier of the task."""
         self.processes[self._tier(task)].on_stop(self._inside(task), version, now)
+
+    def on_failure(self, task: Task, now: float) -> None:
+        """Tell the tier of the task."""
+        self.processes[self._tier(task)].on_failure(self._inside(task), now)
 
     def on_feedback(self, task: Task, seen: Seen, now: float) -> None:
         """Tell the tier of the task, if it needs it."""

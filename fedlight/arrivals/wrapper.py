@@ -44,6 +44,7 @@ class Wrapper(ArrivalProcess):
         self.arrivals_per_send = arrivals.arrivals_per_send
         self.needs_feedback = type(self).needs_feedback or arrivals.needs_feedback
         self.early_results = arrivals.early_results
+        self.waste_known = arrivals.waste_known
         self.shares_data = arrivals.shares_data
         self.shared_by = arrivals.shared_by
 
@@ -91,6 +92,10 @@ class Wrapper(ArrivalProcess):
     def on_stop(self, task: Task, version: int, now: float) -> None:
         """Tell the wrapped process."""
         self.arrivals.on_stop(task, version, now)
+
+    def on_failure(self, task: Task, now: float) -> None:
+        """Tell the wrapped process."""
+        self.arrivals.on_failure(task, now)
 
     def on_unavailable(
         self, dispatch: Dispatch, until: float | None, now: float

@@ -15,6 +15,8 @@ from fedlight.arrivals import (
     FixedDurations,
     PoissonArrivals,
     RefreshedTasks,
+    ReplayEvent,
+    ScheduleTable,
     SynchronousArrivals,
     UniformSpeeds,
 )
@@ -162,11 +164,16 @@ def test_goodput_by_hand():
     assert report.table().columns[-1].header == "goodput"
 
 
-def test_a_table_has_no_lost_tasks_and_so_no_goodput():
-    """The docs say to give the process."""
+def test_a_record_keeps_what_was_lost(tmp_path):
+    """The same; the task that client 0 begins at 5 is in flight at the end, and not lost."""
     process = ByHand(clock(1.0, 2.0), [[(0, 2.5), (4, 9)], [(0, 99)]])
     table = process.simulate(num_clients=2, buffer_size=1, max_time=5)
-    assert participation_report(table, FedBuff(1)).goodput == 1.0
+    # By its pull at 2 (client 1 has not yet arrived), client 0 has made two versions.
+    assert table.lost == [ReplayEvent(0, 2, 2.5, 1, 2.0, 2)]
+    table.save(tmp_path / "schedule.parquet")
+    report = participation_report(ScheduleTable.load(tmp_path / "schedule.parquet"), FedBuff(1))
+    assert report.goodput_of == pytest.approx([3 / 3.5, 1.0])
+    assert report.goodput == pytest.approx(7 / 7.5)
 
 
 def test_dropped_and_cancelled_work_is_waste():
@@ -186,9 +193,14 @@ def test_a_first_half_counts_as_the_second_one():
         ContinuousArrivals(FixedDurations([2.0, 4.0]), resume="on_arrival", local_steps=2)
     )
     process = ByHand(halves, [[(0, 99)], [(0, 3)]])
-    report = participation_report(process, FedASMU(), num_clients=2, max_time=8)
-    assert report.goodput_of == pytest.approx([1.0, 0.0])
-    assert report.goodput == pytest.approx(8 / 11)
+    table = process.simulate(num_clients=2, buffer_size=1, max_time=8)
+    assert [(event.client, event.time, event.tag) for event in table.lost] == [(1, 3.0, "from 0")]
+    for report in (
+        participation_report(process, FedASMU(), num_clients=2, max_time=8),
+        participation_report(table, FedASMU()),
+    ):
+        assert report.goodput_of == pytest.approx([1.0, 0.0])
+        assert report.goodput == pytest.approx(8 / 11)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,10 @@ from itertools import islice
 
 import pytest
 
+from fedlight import participation_report
+from fedlight.aggregators import FedBuff
 from fedlight.arrivals import (
+    Availability,
     ContinuousArrivals,
     DropOut,
     FixedDurations,
@@ -12,6 +15,7 @@ from fedlight.arrivals import (
     ReplayEvent,
     ScheduleTable,
     SynchronousArrivals,
+    Tiers,
     UniformArrivals,
     UniformSpeeds,
 )
@@ -38,6 +42,7 @@ def test_the_file_appears_whole_at_the_end(tmp_path):
         2,
         [1.0, 0.4],
         [0, 0, 1, 1],
+        waste_known=True,
     )
     assert ScheduleTable.load(path) == table
     assert [file.name for file in tmp_path.iterdir()] == ["schedule.parquet"]
@@ -124,13 +129,65 @@ def test_it_behaves_as_the_process_itself(drive, tmp_path):
     assert not (tmp_path / "x").exists()  # nobody said that the run was over
 
 
-def test_what_is_lost_is_left_out():
+def test_what_is_lost_is_kept_apart():
     arrivals = Recording(DropOut(ContinuousArrivals(FixedDurations([1.0])), 0.5))
     table = arrivals.simulate(num_clients=1, buffer_size=1, max_time=20)
     assert 3 < len(table) < 17
     visits = [event.visit for event in table.events]
     assert [event.time for event in table.events] == [visit + 1.0 for visit in visits]
+    assert [(event.visit, event.time) for event in table.lost] == [
+        (visit, visit + 1.0) for visit in range(20) if visit not in visits
+    ]
     assert ReplayArrivals(table).simulate(num_clients=1, buffer_size=1) == table
+
+
+def test_a_lost_task_that_is_cancelled_first():
+    """Client 1's task would be lost at 4, but is two versions old at 1; so is the next one at 2."""
+    clock = ContinuousArrivals(
+        FixedDurations([0.5, 4.0]), local_steps=1, restart_after=2, resume="on_arrival"
+    )
+    recording = Recording(Availability(clock, {0: [(0, 9)], 1: [(0, 3)]}, unfinished="lose"))
+    given = {"num_clients": 2, "buffer_size": 1, "max_rounds": 5}
+    table = recording.simulate(**given)
+    assert [event.client for event in table.events] == [0] * 5
+    assert table.lost == [
+        ReplayEvent(1, 0, 1.0, 1, 0.0, 0, stopped_at_version=2),
+        ReplayEvent(1, 2, 2.0, 1, 1.0, 1, stopped_at_version=4),
+    ]
+    assert recording.table().lost == table.lost
+    assert ReplayArrivals(table).simulate(**given) == table
+    # Until the last version at 2.5, client 0 has worked for 2.5, and client 1 for 2 in vain.
+    report = participation_report(table, FedBuff(1))
+    assert report.goodput_of.tolist() == [1.0, 0.0]
+    assert report.goodput == pytest.approx(2.5 / 4.5)
+
+
+def test_a_recording_of_a_record_that_does_not_know_its_waste():
+    events = [ReplayEvent(0, 0, 1.0, 1, 0.0), ReplayEvent(0, 1, 2.0, 1, 1.0)]
+    for known in (False, True):
+        table = ScheduleTable(events, num_clients=1, waste_known=known)
+        replays = {"1": ReplayArrivals(table)}
+        inside = [Tiers(replays), DropOut(ReplayArrivals(table), 0.0), ReplayArrivals(table)]
+        assert [each.waste_known for each in inside] == [known] * 3
+        recording = Recording(inside[1])
+        assert recording.simulate(num_clients=1, buffer_size=1).waste_known is known
+        assert recording.table().waste_known is known
+
+
+def test_a_recording_that_goes_on_from_an_older_checkpoint(federation):
+    """The checkpoint has no lost tasks, and whether there were any is unknown from then on."""
+    recordings = [Recording(ContinuousArrivals(FixedDurations([1.0]))) for _ in range(3)]
+    for recording in recordings:
+        recording.setup(federation(1))
+    first, second, third = recordings
+    state = first.state_dict()
+    second.load_state_dict(state)
+    assert second.table().waste_known
+    old = {k: v for k, v in state["table"].items() if k not in ("lost", "waste_known")}
+    second.load_state_dict({**state, "table": old})
+    assert not second.table().waste_known
+    third.load_state_dict(second.state_dict())
+    assert not third.table().waste_known
 
 
 def test_what_stays_in_the_buffer_was_not_used():

@@ -5,7 +5,7 @@ import pytest
 from fedlight.arrivals import ReplayArrivals, ReplayEvent, ScheduleTable, UniformArrivals
 from fedlight.arrivals.schedule import Schedule
 from fedlight.events import Kind
-from fedlight.loop import Handled
+from fedlight.loop import Handled, Stop
 from tests.playing import events
 
 
@@ -166,6 +166,61 @@ def test_a_version_that_does_not_exist_at_its_own_time_is_named(drive):
         drive(lambda: ReplayArrivals(events), 2, buffer_size=1)
 
 
+LOST = [ReplayEvent(1, 1, 3.0, 2, 1.5, 0), ReplayEvent(1, 2, 5.5, 2, 4.0, 1, 3)]
+
+
+def test_lost_tasks_are_lost_again(federation):
+    """One is lost at 3, the other one, which would be lost later, is cancelled at 5.5."""
+    arrived = [ReplayEvent(0, v, 2.0 * v + 1, 1, 2.0 * v) for v in range(4)]
+    arrivals = ReplayArrivals(ScheduleTable(arrived, lost=LOST, may_stop=True))
+    schedule = Schedule(arrivals, federation(2))
+    server, coming, ends = 0, schedule.next(), []
+    while coming is not None:
+        made = coming.task is not None and not coming.task.lost
+        server += made
+        told = schedule.send_on(coming, Handled(server, [0] if made else []))
+        if coming.task is not None:
+            ends.append((schedule.now, coming.task.client_id, coming.task.lost))
+        ends += [(schedule.now, each.task) for each in told if isinstance(each, Stop)]
+        coming = schedule.next()
+    *ended, (at, stopped), last = ends
+    assert ended == [(1.0, 0, False), (3.0, 0, False), (3.0, 1, True), (5.0, 0, False)]
+    assert last == (7.0, 0, False)
+    assert at == 5.5
+    assert (stopped.client_id, stopped.pulled_version, stopped.dispatched_at) == (1, 2, 4.0)
+    assert stopped.lost
+    assert arrivals.simulate(2, buffer_size=1).lost == LOST
+
+
+def test_a_lost_task_needs_no_version(drive, federation):
+    """Nothing is computed from it: it does not keep one, and misses none that is not made."""
+    events = [ReplayEvent(0, 0, v + 1.0, 1, dispatched_at=float(v)) for v in range(6)]
+    table = ScheduleTable(events, lost=LOST)
+    _, tasks = drive(lambda: ReplayArrivals(table), 2, buffer_size=4)
+    assert [t.pulled_version for t in tasks if t.lost] == [0, 1]  # of 1 and 2
+    schedule = Schedule(ReplayArrivals(ScheduleTable(events[:1], lost=LOST)), federation(2))
+    schedule.send_on(schedule.next(), Handled(0, []))
+    assert not schedule.arrivals.needs_version(1)
+
+
+def test_a_client_without_times_waits_for_its_arrivals_alone(drive):
+    """The end of a lost task at 0.5 starts no record, as client 0 is at work until 1."""
+    events = [ReplayEvent(0, 0, 1.0, 1), ReplayEvent(0, 0, 2.0, 1)]
+    table = ScheduleTable(events, lost=[ReplayEvent(0, 0, 0.5, 1, 0.25)])
+    _, tasks = drive(lambda: ReplayArrivals(table), 1, buffer_size=1)
+    assert [(t.dispatched_at, t.lost) for t in tasks] == [(0, False), (0.25, True), (1, False)]
+
+
+def test_records_with_other_losses_are_other_runs():
+    event = ReplayEvent(0, 0, 1.0, 1)
+    plain, known, lost = (
+        repr(ReplayArrivals(ScheduleTable([event], **more)))
+        for more in ({}, {"waste_known": True}, {"lost": LOST})
+    )
+    assert plain == known == repr(ReplayArrivals([event]))
+    assert plain != lost
+
+
 def test_durations(federation):
     one = ReplayEvent(0, 0, 1.0, 1)
     arrivals = ReplayArrivals([one], durations=[1.0, 0.5])
@@ -228,6 +283,23 @@ def test_clients_must_exist(federation):
             lambda: ReplayArrivals([ReplayEvent(0, 0, 1, 1)], pull="x"),
             ValueError,
             "pull must be one",
+        ),
+        (
+            lambda: ReplayArrivals(ScheduleTable([ReplayEvent(0, 0, 1, 1)], lost=[(0, 0, 1, 1)])),
+            TypeError,
+            r"lost\[0\] must be a ReplayEvent, got \(0, 0, 1, 1\)",
+        ),
+        (
+            lambda: ReplayArrivals(ScheduleTable([ReplayEvent(0, 0, 1, 1)], lost=5)),
+            TypeError,
+            "lost must be a list",
+        ),
+        (
+            lambda: ReplayArrivals(
+                ScheduleTable([ReplayEvent(0, 0, 1, 1)], unfinished=[ReplayEvent(0, 0, 1, 1)])
+            ),
+            ValueError,
+            r"unfinished\[0\] has no dispatched_at, the virtual time of its pull; add it",
         ),
         (lambda: ReplayEvent(-1, 0, 1.0, 1), ValueError, "client must be 0 or larger"),
         (lambda: ReplayEvent(0, -1, 1.0, 1), ValueError, "pulled_version must be 0 or larger"),

@@ -25,8 +25,24 @@ EVENTS = [ReplayEvent(0, 0, 1.0, 2, 0.5, 3), ReplayEvent(1, 0, 2.0, 1)]
                 ReplayEvent(0, 1, 3.5, 4, 1.5, 0, None, None, True, 7, 1, False),
             ],
         ),
+        ScheduleTable(
+            EVENTS,
+            lost=[
+                ReplayEvent(2, 1, 3.5, 4, 1.5, 0, 2, "west"),
+                ReplayEvent(0, 1, 3.5, 4, 3.5, 0, 1, None, True, 7, 1, False),
+            ],
+        ),
+        ScheduleTable(EVENTS, waste_known=True),
     ],
-    ids=["events alone", "with all", "empty", "unfinished", "of groups and shards"],
+    ids=[
+        "events alone",
+        "with all",
+        "empty",
+        "unfinished",
+        "of groups and shards",
+        "lost",
+        "whole",
+    ],
 )
 def test_there_and_back(tmp_path, table):
     table.save(tmp_path / "a.parquet")
@@ -34,26 +50,41 @@ def test_there_and_back(tmp_path, table):
     assert ScheduleTable.load(str(tmp_path / "a.parquet")) == table
 
 
-def test_versions_that_do_not_know_of_unfinished_tasks_read_the_rest(tmp_path):
+def test_versions_that_do_not_know_of_other_tasks_read_the_rest(tmp_path):
     """They look at two entries of the metadata, which are those of the table without the tasks."""
-    unfinished = [ReplayEvent(2, 1, 3.5, 4, 1.5, 0)]
-    ScheduleTable(EVENTS, num_clients=3, unfinished=unfinished).save(tmp_path / "new")
-    ScheduleTable(EVENTS, num_clients=3).save(tmp_path / "old")
-    new, old = (pq.read_table(tmp_path / name) for name in ("new", "old"))
-    assert new.equals(old)
-    for key in (b"fedlight.schedule", b"fedlight.hash"):
-        assert new.schema.metadata[key] == old.schema.metadata[key]
-    assert ScheduleTable.load(tmp_path / "old").unfinished == []
+    others = [ReplayEvent(2, 1, 3.5, 4, 1.5, 0)]
+    kinds = {
+        "unfinished": {"unfinished": others},
+        "lost": {"lost": others, "waste_known": True},
+        "none": {},
+    }
+    for name, more in kinds.items():
+        ScheduleTable(EVENTS, num_clients=3, **more).save(tmp_path / name)
+    unfinished, lost, none = (pq.read_table(tmp_path / name) for name in kinds)
+    assert unfinished.equals(none)
+    assert lost.equals(none)
+    seen = (b"fedlight.schedule", b"fedlight.hash")
+    for table, entries in (
+        (unfinished, (*seen, b"fedlight.end")),
+        (lost, (*seen, b"fedlight.lost")),
+    ):
+        assert set(table.schema.metadata) == set(entries)
+        for key in seen:
+            assert table.schema.metadata[key] == none.schema.metadata[key]
+    assert set(none.schema.metadata) == set(seen)
+    old = ScheduleTable.load(tmp_path / "none")
+    assert (old.unfinished, old.lost, old.waste_known) == ([], [], False)
 
 
-def test_unfinished_tasks_that_were_changed_are_refused(tmp_path):
-    path = tmp_path / "schedule"
-    ScheduleTable(EVENTS, unfinished=[ReplayEvent(2, 1, 3.5, 4, 1.5, 0)]).save(path)
+@pytest.mark.parametrize(("name", "key"), [("unfinished", b"end"), ("lost", b"lost")])
+def test_tasks_that_were_changed_are_refused(tmp_path, name, key):
+    path, key = tmp_path / "schedule", b"fedlight." + key
+    ScheduleTable(EVENTS, **{name: [ReplayEvent(2, 1, 3.5, 4, 1.5, 0)]}).save(path)
     table = pq.read_table(path)
     metadata = table.schema.metadata
-    packed = metadata[b"fedlight.end"]
+    packed = metadata[key]
     changed = packed[:-8] + b"AAAA" + packed[-4:]
-    pq.write_table(table.replace_schema_metadata({**metadata, b"fedlight.end": changed}), path)
+    pq.write_table(table.replace_schema_metadata({**metadata, key: changed}), path)
     with pytest.raises(ValueError, match="was changed since fedlight has written it"):
         ScheduleTable.load(path)
 
@@ -173,6 +204,8 @@ def test_the_repr_of_a_long_table_is_a_summary():
 
 def test_the_repr_of_a_short_table_makes_it_again():
     table = ScheduleTable(EVENTS, [1.0, 2.0], 3, [1.0, 0.5, 0.25], [0, None])
+    assert eval(repr(table)) == table
+    table = ScheduleTable(EVENTS, lost=[ReplayEvent(2, 1, 3.5, 4, 1.5, 0)], waste_known=True)
     assert eval(repr(table)) == table
 
 

@@ -12,7 +12,7 @@ from lightning import LightningModule
 from lightning.fabric.plugins.precision.amp import MixedPrecision
 from torch.utils.data import TensorDataset
 
-from fedlight import Callback, FederatedDataModule, FedTrainer
+from fedlight import Callback, FederatedDataModule, FedTrainer, Study
 from fedlight.aggregators import AFACD, FedBuff
 from fedlight.arrivals import UniformArrivals, UniformSteps
 from fedlight.callbacks import FedCheckpoint
@@ -36,6 +36,7 @@ from fedlight.types import Task
 from tests.boring import Boring, fitted, points, trainer
 from tests.executors import test_changed_settings as changed
 from tests.pretended_ray import PretendedRay
+from tests.studies import test_feedback as feedback
 from tests.studies import test_shared_workers as studies
 from tests.studies.grid_of_boring import prints, swept
 
@@ -445,6 +446,34 @@ def test_whole_runs_are_tasks_of_the_cluster(cluster, tmp_path) -> None:
     assert "no such step" in there.runs[2].error
     assert len(list((tmp_path / "runs").glob("*.failed.json"))) == 2
     assert cluster.is_initialized()  # it stays in the cluster in which it was before
+
+
+@pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
+def test_whole_runs_with_feedback_are_tasks_of_the_cluster(cluster, tmp_path) -> None:
+    """One of them is killed in the middle, and goes on from its checkpoint."""
+    here = feedback.study(1, "sequential")
+    there = feedback.study(
+        RayWorkers(num_cpus=2, shared_folder=True),
+        "sequential",
+        path=tmp_path / "study",
+        callbacks=lambda: [feedback.KillsItself(tmp_path)],
+        checkpoint_seconds=1e-6,
+    )
+    assert [run.error for run in there.runs] == [None] * 3
+    assert (tmp_path / "killed").exists()
+    assert prints(there) == prints(here)
+    assert prints(Study.load(tmp_path / "study")) == prints(here)
+    rounds = (tmp_path / "log").read_text().splitlines()
+    first = [line for line in rounds if line.endswith(" 1")]
+    assert len(first) == len(set(first)) == 3  # no run has begun twice
+
+
+@pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
+def test_others_replay_what_was_decided_in_a_task(cluster) -> None:
+    there = feedback.recorded(RayWorkers(num_cpus=2))
+    assert feedback.outcome(there) == feedback.outcome(feedback.recorded(1))
 
 
 def actor(executor: str, bad: int | None = None) -> tuple[Actor, Any, list[SentJob], dict]:

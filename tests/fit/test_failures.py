@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from fedlight import Callback, FederatedDataModule
+from fedlight import Callback, FederatedDataModule, participation_report
 from fedlight.aggregators import (
     AFACD,
     AFACS,
@@ -35,13 +35,18 @@ from fedlight.arrivals import (
     DropOut,
     FixedDurations,
     PeriodicTicks,
+    Recording,
+    RefreshedTasks,
+    ReplayArrivals,
+    ScheduleTable,
     SynchronousArrivals,
+    Tiers,
     UniformArrivals,
     UniformSpeeds,
     _silence,
 )
 from fedlight.executors import ClientError
-from fedlight.local_optimizers import LocalSGD, Scaffold
+from fedlight.local_optimizers import FreshModel, LocalSGD, Scaffold
 from fedlight.types import FailureRecord
 from tests.boring import Boring, Point, Recorder, fitted, points, replay
 
@@ -228,6 +233,65 @@ def test_a_retry_pulls_the_newest_model_and_takes_as_long():
     assert [f.now for f in run.history[-1].failures] == [5.0]
     assert [f.reason for f in run.history[1].failures] == ["ZeroDivisionError: an unlucky batch"]
     assert run.num_failures == 2
+
+
+class Told(Recording):
+    """Notes the local runs of which it is told that they have failed."""
+
+    def setup(self, federation):
+        super().setup(federation)
+        self.failed = []
+
+    def on_failure(self, task, now):
+        super().on_failure(task, now)
+        self.failed.append((task.client_id, task.dispatched_at, task.tries, now))
+
+
+@pytest.mark.parametrize("policy", ["drop", "retry"])
+def test_the_record_of_a_run_with_failures_does_not_know_its_goodput(policy, tmp_path):
+    """Client 2 always fails: the record has its arrivals, and only a run finds that out."""
+    given = {"aggregator": FedBuff(3), "on_client_failure": policy, "max_rounds": 6}
+    recording = Told(continuous(), tmp_path / "schedule.parquet")
+    run = fitted(BatchNormed(), clients("raises"), arrivals=recording, **given)
+    assert participation_report(run).goodput_of[BAD] == 0
+    noted = [
+        (failure.client_id, failure.now - failure.worked, failure.now)
+        for record in run.history
+        for failure in record.failures
+    ]
+    assert [(client, now) for client, _, _, now in recording.failed][: len(noted)] == [
+        (client, now) for client, _, now in noted
+    ]
+    assert [tries for *_, tries, _ in recording.failed][:3] == (
+        [0, 1, 2] if policy == "retry" else [0, 0, 0]
+    )
+    table = ScheduleTable.load(tmp_path / "schedule.parquet")
+    assert not table.waste_known
+    assert math.isnan(participation_report(table, FedBuff(3)).goodput)
+    # A run without failures over the same record has a goodput; this record cannot promise it.
+    again = fitted(BatchNormed(), clients("raises"), arrivals=ReplayArrivals(table), **given)
+    assert again.fingerprint() == run.fingerprint()
+    good = Told(continuous())
+    fitted(BatchNormed(), clients("good"), arrivals=good, **given)
+    assert good.failed == []
+    assert good.table().waste_known
+
+
+@pytest.mark.parametrize("wrap", [RefreshedTasks, lambda inner: Tiers({"a": inner})])
+def test_wrapped_processes_are_told_of_their_own_tasks(wrap):
+    told = Told(continuous())
+    fitted(
+        BatchNormed(),
+        clients("raises"),
+        arrivals=wrap(told),
+        aggregator=FedBuff(3),
+        local_optimizer=FreshModel(LocalSGD(0.1)) if wrap is RefreshedTasks else LocalSGD(0.1),
+        on_client_failure="drop",
+        max_rounds=4,
+    )
+    assert told.failed
+    assert {client for client, *_ in told.failed} == {BAD}
+    assert not told.table().waste_known
 
 
 @pytest.mark.parametrize("resume", ["on_arrival", "on_aggregation"])

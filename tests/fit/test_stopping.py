@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 
-from fedlight import Callback, FederatedDataModule, FedTrainer, plot
+from fedlight import Callback, FederatedDataModule, FedTrainer, participation_report, plot
 from fedlight.aggregators import (
     FAVAS,
     FedAsync,
@@ -30,6 +31,7 @@ from fedlight.arrivals import (
     PolledArrivals,
     Recording,
     ReplayArrivals,
+    ScheduleTable,
     SynchronousArrivals,
     Tiers,
     UniformSteps,
@@ -280,22 +282,22 @@ def test_a_record_plays_the_same_run(name, tmp_path):
     assert replay.may_stop is (name in STOPPING)
     played = fit(replay, *PARTS[name](), max_rounds=8)
     assert played.fingerprint() == recorded.fingerprint()
-    if name != "restarts of two":  # lost tasks are not recorded
 
-        def failed(trainer):
-            return [
-                [(f.client_id, f.pulled_version, f.now, f.reason) for f in sorted(r.failures)]
-                for r in trainer.history
-            ]
-
-        assert failed(played) == failed(recorded)
-        # What never arrives is not recorded, so that a replay has fewer pulls.
-        left_out = ("fed/models", "fed/bytes")
-        figures = [
-            [{k: v for k, v in r.metrics.items() if k not in left_out} for r in each.history]
-            for each in (recorded, played)
+    def failed(trainer):
+        return [
+            [(f.client_id, f.pulled_version, f.now, f.reason) for f in sorted(r.failures)]
+            for r in trainer.history
         ]
-        assert figures[0] == figures[1]
+
+    assert failed(played) == failed(recorded)
+    figures = [[r.metrics for r in each.history] for each in (recorded, played)]
+    assert figures[0] == figures[1]
+    # Of the process, of both runs, of the file.
+    reports = [participation_report(each) for each in (recorded, played)]
+    reports.append(participation_report(ScheduleTable.load(path), PARTS[name]()[0], max_rounds=8))
+    for report in reports[1:]:
+        assert report.goodput == reports[0].goodput
+        np.testing.assert_array_equal(report.goodput_of, reports[0].goodput_of)
 
 
 def test_the_event_log_and_the_timeline_show_what_was_stopped(tmp_path):

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 import pytest
 
 from fedlight import Callback, Study
+from fedlight.arrivals import ScheduleTable
 from fedlight.executors import ProcessExecutor, RayExecutor
 from tests.boring import classes
 from tests.executors.test_feedback import RULES
@@ -25,6 +26,7 @@ FORK = multiprocessing.get_context("fork")
 # With the executor that computes the same local runs in one process.
 WORKERS = {
     "in two processes": (lambda: 2, "sequential"),
+    "in processes": (lambda: "processes", "sequential"),
     "together": (lambda: "together", "vectorized"),
     "with shared processes": (lambda: ProcessExecutor(2), "sequential"),
     "with shared actors": (lambda: RayExecutor(2, executor="sequential"), "sequential"),
@@ -58,6 +60,31 @@ def test_a_study_has_the_runs_of_one_process(how, alone):
     assert prints(found) == alone[executor]
 
 
+def recorded(workers, **more):
+    """Two aggregators over the choices that were made while the first of them was trained."""
+    rule = RULES["Pisces"]()["arrivals"]
+    given = {"arrivals": rule, "schedule": "recorded", "datamodule": classes(SIZES), "seeds": [0]}
+    return swept(**given, executor="sequential", workers=workers, max_updates=15, **more)
+
+
+def outcome(study):
+    """The models of the runs, and their histories."""
+    assert [run.error for run in study.runs] == [None, None]
+    return prints(study), [run.history for run in study.runs]
+
+
+@pytest.mark.parametrize("workers", [2, "processes"])
+def test_others_replay_what_was_decided_in_another_process(workers, tmp_path):
+    here = recorded(1)
+    there = recorded(workers, path=tmp_path)
+    assert outcome(there) == outcome(here)
+    (file,) = tmp_path.rglob("*.parquet")
+    table = ScheduleTable.load(file)
+    assert len(table) == 15
+    assert table.feedback
+    assert table.waste_known
+
+
 class Kills(Callback):
     """Kills the study with all of its processes, once, in the middle of a run."""
 
@@ -70,7 +97,17 @@ class Kills(Callback):
             print(type(trainer.arrivals).__name__, trainer.version, file=file)
         if trainer.version == 4 and not (self.folder / "killed").exists():
             (self.folder / "killed").touch()
-            os.killpg(0, signal.SIGKILL)
+            self.kill()
+
+    def kill(self):
+        os.killpg(0, signal.SIGKILL)
+
+
+class KillsItself(Kills):
+    """Kills the process that computes the run."""
+
+    def kill(self):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("how", ["in turn", *WORKERS])
