@@ -85,7 +85,7 @@ def _way_out(dataset: object) -> str:
         )
     parts = dataset if isinstance(dataset, tuple) else (dataset,)
     if any(is_a("ndarray", part, "numpy") or is_a("Tensor", part, "torch") for part in parts):
-        return "write TensorDataset(torch.as_tensor(x), torch.as_tensor(y))"
+        return "write TensorDataset(*map(torch.as_tensor, (x, y)))"
     return (
         "for a list of torch data sets, one per client, use "
         "FederatedDataModule.from_client_datasets(...)"

@@ -476,7 +476,8 @@ def _in_time(durations: DurationModel, allotted: float | Sequence[float]) -> flo
 
 def _above(z: NDArray[np.float64]) -> NDArray[np.float64]:
     """P(a standard normal number is above z)."""
-    return np.vectorize(lambda each: math.erfc(each / math.sqrt(2)) / 2, otypes=[np.float64])(z)
+    above = np.vectorize(lambda each: math.erfc(each / math.sqrt(2)) / 2, otypes=[np.float64])
+    return np.asarray(above(z))
 
 
 def fedvarp(

@@ -121,8 +121,8 @@ def test_named_tensors_become_a_table_of_dicts():
             r"got .'x': .1.}; for columns write datasets.Dataset.from_dict\(dataset\)",
         ),
         (HF.to_iterable_dataset(), "got IterableDataset; .*without streaming=True"),
-        (X, r"got ndarray; write TensorDataset\(torch.as_tensor\(x\), torch.as_tensor\(y\)\)"),
-        ((X, X[:, 0]), r"; write TensorDataset\(torch.as_tensor\(x\), torch.as_tensor\(y\)\)"),
+        (X, r"got ndarray; write TensorDataset\(\*map\(torch.as_tensor, \(x, y\)\)\)"),
+        ((X, X[:, 0]), r"; write TensorDataset\(\*map\(torch.as_tensor, \(x, y\)\)\)"),
         ([HF, HF], "; for a list of torch data sets"),
     ],
 )

@@ -1,7 +1,6 @@
 """Each method is the one of its paper: its parts fit together, and it trains in one call."""
 
 import inspect
-import math
 import pickle
 from dataclasses import FrozenInstanceError
 
@@ -18,8 +17,6 @@ from fedlight.arrivals import (
     DiurnalWindows,
     ExponentialDurations,
     FixedDurations,
-    HalfNormalDurations,
-    LogNormalDurations,
     RandomTicks,
     StepDurations,
     UniformDurations,
@@ -340,25 +337,3 @@ def test_rounds_may_end_before_all_have_arrived(name):
     assert [(event.time, event.pulled_version) for event in late] == [(3.0, 0)]
     with pytest.raises(ValueError, match="late='continue' needs over_select, timeout, quorum"):
         made(name, **whole, late="continue")
-
-
-# By the tables of the normal distribution: P(z <= 1) = 0.841345, P(|z| <= 1) = 0.682689.
-IN_TIME = [
-    (ExponentialDurations([1.0, 2.0]), 2.0, [0.864665, 0.632121]),
-    (UniformDurations(1.0, 3.0), 1.5, 0.25),
-    (HalfNormalDurations([2.0, 1.0]), 2.0, [0.682689, 0.954500]),
-    (LogNormalDurations(3.0, 0.7), 3.0, 0.5),
-    (LogNormalDurations(1.0, 2.0), [math.exp(2), math.exp(-4)], [0.841345, 0.022750]),
-    (LogNormalDurations([1.0, 2.0], 0.0), 1.0, [1.0, 0.0]),
-]
-
-
-@pytest.mark.parametrize(("durations", "allotted", "expected"), IN_TIME)
-def test_the_probability_that_a_trial_of_mindflayer_ends_in_time(durations, allotted, expected):
-    method = methods.mindflayer(lr=0.1, allotted=allotted, trials=2, durations=durations)
-    assert method["aggregator"].probabilities == pytest.approx(expected, abs=1e-6)
-
-
-def test_mindflayer_asks_for_probabilities_that_it_cannot_compute():
-    with pytest.raises(ValueError, match=r"probabilities must be given for FixedDurations.*=0\.5"):
-        methods.mindflayer(lr=0.1, allotted=1.0, trials=2, durations=FixedDurations([1.0, 2.0]))
