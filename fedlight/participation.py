@@ -251,8 +251,8 @@ def planned(
         )
     if num_clients is None:
         raise ValueError(
-            "num_clients must be given with an arrival process, which has no data; for example "
-            "num_clients=20"
+            "num_clients must be given for an arrival process, which has no data, got None; for "
+            "example num_clients=20"
         )
     if not isinstance(aggregator, Aggregator):
         raise TypeError(
