@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from lightning import LightningDataModule
@@ -15,7 +15,17 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from data_partitioners import Partition, Partitioner
 from data_partitioners._columns import MissingColumnError
-from fedlight._support.checks import integer, one_of, optional, positive_int, shown, word
+from fedlight._support.checks import one_of, optional, positive_int, word
+from fedlight.data._arguments import (
+    check_belongs_to_torch,
+    check_maker_of_batches,
+    checked_partition,
+    checked_partitioner,
+    checked_seed,
+    one_or_several,
+    sole,
+    split_of,
+)
 from fedlight.data._cache import checked_cache
 from fedlight.data._labels import Labels, labels_table
 from fedlight.data._lightning import Loaded, read_loaders
@@ -23,13 +33,12 @@ from fedlight.data._map_style import check_map_style, client_datasets, evaluatio
 from fedlight.data._rows import RowLayout, has_own_transform, row_layout_of
 from fedlight.data.examples import ExampleList, ExampleTable, Transform, examples_of
 from fedlight.data.layouts import Layout, checked_columns, checked_statistics, layout_of
-from fedlight.data.sources import Source, checked_source, is_a, is_data_frame, load_splits
+from fedlight.data.sources import Source, checked_source, is_a, load_splits
 
 if TYPE_CHECKING:
     import datasets
 
 Examples: TypeAlias = ExampleTable | ExampleList
-_T = TypeVar("_T")
 Several: TypeAlias = (
     "datasets.Dataset | Sequence[datasets.Dataset] | Mapping[str, datasets.Dataset]"
 )
@@ -187,8 +196,8 @@ class FederatedDataModule(LightningDataModule):
         """Checks the arguments; nothing is loaded before `setup`."""
         super().__init__()
         checked_partitioner(partitioner)
-        _check_maker_of_batches("transform", transform, "a batch")
-        _check_maker_of_batches("collate_fn", collate_fn, "a list of examples")
+        check_maker_of_batches("transform", transform, "a batch")
+        check_maker_of_batches("collate_fn", collate_fn, "a list of examples")
         if collate_fn is not None and (columns is not None or normalize is not None):
             raise ValueError(
                 "collate_fn gets whole rows and makes the batch, so it excludes columns= and "
@@ -203,7 +212,7 @@ class FederatedDataModule(LightningDataModule):
         # A stream of the hub is also one of torch's, but has a remedy of its own.
         if isinstance(dataset, Dataset) and not is_a("IterableDataset", dataset):
             check_map_style("dataset", dataset)
-            _check_belongs_to_torch(
+            check_belongs_to_torch(
                 columns=(columns, None),
                 normalize=(normalize, None),
                 train_split=(train_split, "train"),
@@ -213,10 +222,10 @@ class FederatedDataModule(LightningDataModule):
                 revision=(revision, None),
             )
             self._source = dataset
-            given = [_sole([*evaluation_datasets(*item).values()]) for item in evaluation.items()]
+            given = [sole([*evaluation_datasets(*item).values()]) for item in evaluation.items()]
         else:
             self._source = checked_source(dataset)
-            given = [_one_or_several(*item) for item in evaluation.items()]
+            given = [one_or_several(*item) for item in evaluation.items()]
             if labels is not None:
                 raise ValueError(
                     f"labels={labels!r} are for a torch data set; a datasets.Dataset has its "
@@ -280,7 +289,7 @@ class FederatedDataModule(LightningDataModule):
             array([2, 5])
         """
         found, names, ids = client_datasets(datasets)
-        _check_maker_of_batches("collate_fn", collate_fn, "a list of examples")
+        check_maker_of_batches("collate_fn", collate_fn, "a list of examples")
         sizes = [len(data) for data in found]
         partition = Partition(
             rows=np.arange(sum(sizes), dtype=np.int64),
@@ -407,7 +416,7 @@ class FederatedDataModule(LightningDataModule):
             return
         train_split, val_split, test_split = self._split_names
         splits = load_splits(self._source, *self._config, train_split)
-        train = _split(splits, "train_split", train_split)
+        train = split_of(splits, "train_split", train_split)
         only_train = set(splits) == {train_split}
         evaluation: list[dict[str, datasets.Dataset]] = []
         for argument, split, given in (
@@ -422,7 +431,7 @@ class FederatedDataModule(LightningDataModule):
             elif split is None or (only_train and split == "test"):
                 evaluation.append({})
             else:
-                evaluation.append({split: _split(splits, argument, split)})
+                evaluation.append({split: split_of(splits, argument, split)})
         chosen = [each for named in evaluation for each in named.items()]
         with self._reading(train_split):
             layout = self._layout(train, [dataset for _, dataset in chosen])
@@ -433,7 +442,7 @@ class FederatedDataModule(LightningDataModule):
                 with self._reading(name):
                     examples = layout.read(dataset, name, self._transform, self._cache)
                     read[id(dataset)] = examples
-        self.val_dataset, self.test_dataset = (_sole(list(named.values())) for named in evaluation)
+        self.val_dataset, self.test_dataset = (sole(list(named.values())) for named in evaluation)
         self.train_dataset = train
         val, test = ([read[id(each)] for each in named.values()] for named in evaluation)
         self._loaded = _Loaded(partition, read[id(train)], val, test, rows=train)
@@ -484,7 +493,7 @@ class FederatedDataModule(LightningDataModule):
     @property
     def val_data(self) -> Examples | list[Examples] | None:
         """The examples for validation; None if there are none, a list for several data sets."""
-        return _sole(self._ready().val)
+        return sole(self._ready().val)
 
     @property
     def lacks_validation(self) -> bool:
@@ -496,7 +505,7 @@ class FederatedDataModule(LightningDataModule):
     @property
     def test_data(self) -> Examples | list[Examples] | None:
         """The examples for `test`, likewise."""
-        return _sole(self._ready().test)
+        return sole(self._ready().test)
 
     def evaluation_data(self, stage: str) -> list[Examples]:
         """The examples of each data set for a stage, "validation" or "test".
@@ -612,77 +621,6 @@ class FederatedDataModule(LightningDataModule):
         return self._loaded
 
 
-def checked_partitioner(partitioner: object) -> None:
-    """Raise a TypeError unless it is a partitioner."""
-    if not isinstance(partitioner, Partitioner):
-        is_class = isinstance(partitioner, type) and issubclass(partitioner, Partitioner)
-        raise TypeError(
-            "partitioner must be a data_partitioners.Partitioner such as "
-            f"IidPartitioner(num_partitions=10), got {shown(partitioner)}"
-            f"{', which is a class; call it' if is_class else ''}"
-        )
-
-
-def _split(splits: datasets.DatasetDict, argument: str, split: str) -> datasets.Dataset:
-    if split not in splits:
-        none = "" if argument == "train_split" else f" or {argument}=None"
-        raise ValueError(
-            f"{argument}={split!r} is not a split of the data set, which has {list(splits)}; "
-            f"name one of them{none}"
-        )
-    return splits[split]
-
-
-def checked_seed(partition_seed: object) -> int:
-    """Return the seed of a partition: partitioners take any integer from 0 on."""
-    seed = integer("partition_seed", partition_seed)
-    if seed < 0:
-        raise ValueError(f"partition_seed must be 0 or larger, got {shown(seed)}")
-    return seed
-
-
-def checked_partition(partitioner: Partitioner, dataset: datasets.Dataset, seed: int) -> Partition:
-    """Partition a data set; a faulty partitioner fails here and not in a round."""
-    partition: object = partitioner.partition(dataset, seed)
-    if not isinstance(partition, Partition):
-        raise TypeError(
-            f"{partitioner!r} returned {type(partition).__name__}; its partition(dataset, seed) "
-            "must return a data_partitioners.Partition, for example "
-            "Partition.from_owners(owners, num_partitions) with the client of each row"
-        )
-    num_rows = len(dataset)
-    shared = len(partition.rows) + len(partition.unused)
-    if shared != num_rows:
-        raise ValueError(
-            f"{partitioner!r} returned {shared} rows for a data set of {num_rows}; each row must "
-            "have a client or be in Partition.unused"
-        )
-    if (partition.sizes == 0).any():
-        client = int((partition.sizes == 0).argmax())
-        raise ValueError(
-            f"{partitioner!r} left client {client} without an example; each client needs one"
-        )
-    return partition
-
-
-def _check_belongs_to_torch(**arguments: tuple[object, object]) -> None:
-    """Refuse arguments that say how a data set of the hub is read.
-
-    Args:
-        **arguments: The value given, and that which means nothing was given.
-    """
-    wrong = [
-        f"{name}={value!r}"
-        for name, (value, nothing) in arguments.items()
-        if value is not None and value != nothing
-    ]
-    if wrong:
-        raise ValueError(
-            f"{', '.join(wrong)}: a torch data set has no columns and splits, and makes its "
-            "examples itself; leave this out, and give its validation data as val_dataset="
-        )
-
-
 def _evaluated(
     argument: str,
     given: Any,
@@ -702,52 +640,6 @@ def _read(where: str, loaders: list[Loaded]) -> list[Examples] | None:
     """The examples of the loaders of a LightningDataModule; None if there are none."""
     read = [examples_of([each.dataset], each.collate_fn, [where]) for each in loaders]
     return read or None
-
-
-def _check_maker_of_batches(name: str, function: object, given: str) -> None:
-    if function is not None and (isinstance(function, type) or not callable(function)):
-        raise TypeError(
-            f"{name} must be a function of {given} that returns a batch, got {shown(function)}"
-        )
-
-
-def _one_or_several(argument: str, given: Any) -> Any:
-    """A `datasets.Dataset`, a list of several, or None.
-
-    Raises:
-        TypeError: It is something else.
-    """
-    if given is None or is_a("Dataset", given):
-        return given
-    several = list(given.values()) if isinstance(given, Mapping) else given
-    if (
-        not isinstance(several, list | tuple)
-        or not several
-        or not all(is_a("Dataset", each) for each in several)
-    ):
-        kind = type(given).__name__
-        way_out = "; write datasets.Dataset.from_pandas(frame)" if is_data_frame(given) else ""
-        if any(isinstance(each, Dataset) for each in (given, *_listed(several))):
-            way_out = (
-                "; a torch data set for validation or test needs a torch data set for the clients, "
-                "FederatedDataModule(torch_dataset, partitioner, …)"
-            )
-        raise TypeError(
-            f"{argument} must be a datasets.Dataset, or several in a list or a dict, got "
-            f"{kind if way_out else repr(given)}{way_out}"
-        )
-    return _sole(list(several))
-
-
-def _sole(parts: list[_T]) -> _T | list[_T] | None:
-    """The only part, None if there is none, or the list of several."""
-    if not parts:
-        return None
-    return parts[0] if len(parts) == 1 else parts
-
-
-def _listed(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else ()
 
 
 def _described(source: datasets.Dataset | datasets.DatasetDict | Dataset[Any]) -> str:

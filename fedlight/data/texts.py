@@ -20,14 +20,10 @@ from fedlight._support.checks import (
     word,
 )
 from fedlight._support.files import user_path
+from fedlight.data._arguments import checked_partition, checked_partitioner, checked_seed
 from fedlight.data.columns import Column
 from fedlight.data.examples import ExampleList, ExampleTable
-from fedlight.data.module import (
-    FederatedDataModule,
-    checked_partition,
-    checked_partitioner,
-    checked_seed,
-)
+from fedlight.data.module import FederatedDataModule
 
 if TYPE_CHECKING:
     import datasets

@@ -18,29 +18,18 @@ methods.fedbuff(…), "AFA-CD": methods.afa_cd(…)}}``. To change a part, write
 """
 
 from fedlight.methods._method import Method
-from fedlight.methods.asynchronous import (
-    ace,
-    afa_cd,
-    afa_cs,
-    area,
+from fedlight.methods.bounded_delay import malenia, rennala, ringleader, ringmaster
+from fedlight.methods.buffered import afa_cd, dp_fedbuff, fadas, fedbuff, fedbuff_ma
+from fedlight.methods.client_drift import feddyn, fednova, fedprox, fedsam, scaffold
+from fedlight.methods.client_memory import ace, afa_cs, area, ca2fl, fedstale, fedvarp, mifa
+from fedlight.methods.every_arrival import (
     async_fedavg,
-    ca2fl,
     dc_asgd,
     delay_adaptive_sgd,
-    dp_fedbuff,
-    fadas,
-    fedasmu,
     fedasync,
-    fedbuff,
-    fedbuff_ma,
-    fedcompass,
-    fedfix,
     generalized_async_sgd,
-    malenia,
-    rennala,
-    ringleader,
-    ringmaster,
 )
+from fedlight.methods.intervals import async_comm_sgd, favas, fedfix, quafl
 from fedlight.methods.islands import (
     async_local_sgd,
     cgad,
@@ -51,24 +40,8 @@ from fedlight.methods.islands import (
     ringmaster_muon,
     sparse_loco,
 )
-from fedlight.methods.rounds import (
-    async_comm_sgd,
-    delayed_sgd,
-    favas,
-    fedadam,
-    fedat,
-    fedavg,
-    feddyn,
-    fednova,
-    fedprox,
-    fedsam,
-    fedstale,
-    fedvarp,
-    mifa,
-    mindflayer,
-    quafl,
-    scaffold,
-)
+from fedlight.methods.planned import fedasmu, fedcompass
+from fedlight.methods.rounds import delayed_sgd, fedadam, fedat, fedavg, mindflayer
 from fedlight.methods.selection import oort, pisces, power_of_choice
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Methods whose papers have rounds: the server waits for the clients of a round, or polls them."""
+"""Methods whose papers have rounds: the server waits for the clients of a round."""
 
 from __future__ import annotations
 
@@ -10,60 +10,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fedlight import settings
-from fedlight._support.checks import (
-    Rate,
-    below_one,
-    decay_rates,
-    fraction,
-    non_negative,
-    optional,
-    positive,
-    rate,
-    shown,
-)
-from fedlight.aggregators import (
-    FAVAS,
-    MIFA,
-    AsyncCommSGD,
-    FedAT,
-    FedAvg,
-    FedDynServer,
-    FedNova,
-    FedVARP,
-    Lattice,
-    MindFlayer,
-    QuAFL,
-)
+from fedlight._support.checks import Rate, decay_rates, positive, shown
+from fedlight.aggregators import FedAT, FedAvg, MindFlayer
 from fedlight.arrivals import (
-    Availability,
-    CommunicationPattern,
     ConstantStaleness,
     DurationModel,
     ExponentialDurations,
-    FixedDurations,
     HalfNormalDurations,
     LocalEpochs,
     LocalSteps,
     LogNormalDurations,
-    PartialWork,
-    PolledArrivals,
     SynchronousArrivals,
-    TickPattern,
     Tiers,
     TrialRounds,
     UniformDurations,
-    Windows,
 )
-from fedlight.arrivals._per_client import as_list
 from fedlight.arrivals.durations import as_durations
-from fedlight.local_optimizers import SAM, FedDyn, FedProx, OwnModel, Scaffold
+from fedlight.local_optimizers import FedProx
 from fedlight.methods._method import Method, bundle, sgd
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from fedlight.arrivals import ArrivalProcess
 
 
 def fedavg(
@@ -185,224 +152,6 @@ def fedadam(
     return bundle("FedAdam", arrivals, FedAvg(server_optimizer=adam), sgd(lr))
 
 
-def fedprox(
-    *,
-    lr: Rate,
-    mu: float,
-    per_round: int | None = 10,
-    stragglers: float = 0.0,
-    local_steps: LocalSteps | int = LocalEpochs(20),
-    durations: DurationModel | None = None,
-) -> Method:
-    """FedProx: FedAvg whose clients minimise f_i(y) + (mu / 2) * |y - x_p|^2.
-
-    Args:
-        lr: The local learning rate.
-        mu: The weight of the proximal term, which the paper chooses among 0.001, 0.01, 0.1 and 1.
-        per_round: m, the clients of a round; None for all.
-        stragglers: The share of tasks that stop early and send what they have: 0, 0.5 or 0.9.
-        local_steps: K, or a policy for it: E = 20 local epochs, as in the paper.
-        durations: The time of a task; None for one unit of virtual time.
-
-    Returns:
-        arrivals, aggregator and local optimizer.
-
-    Source: Li et al., 2020, Algorithm 2, https://arxiv.org/abs/1812.06127. The paper draws clients
-    by n_i and averages evenly; here they are drawn evenly and averaged by n_i.
-
-    Example:
-        >>> fedprox(lr=0.01, mu=1.0, stragglers=0.5)["local_optimizer"].mu
-        1.0
-    """
-    arrivals: ArrivalProcess = SynchronousArrivals(per_round, durations, local_steps)
-    if fraction("stragglers", stragglers):
-        arrivals = PartialWork(arrivals, stragglers)
-    return bundle("FedProx", arrivals, FedAvg(), FedProx(lr, mu))
-
-
-def scaffold(
-    *,
-    lr: Rate,
-    per_round: int | None,
-    server_lr: Rate = 1.0,
-    option: int = 2,
-    local_steps: LocalSteps | int = LocalEpochs(1),
-    durations: DurationModel | None = None,
-) -> Method:
-    """SCAFFOLD: x <- x + eta * mean of delta_i, local steps along g - c_i + c.
-
-    Args:
-        lr: The local learning rate.
-        per_round: m, the clients of a round; None for all. The paper has 20 % of them.
-        server_lr: eta, which is 1 in the experiments.
-        option: How a client renews c_i: 1 by the gradient at x_p over all its examples, 2 from the
-            steps made.
-        local_steps: K, or a policy for it.
-        durations: The time of a task; None for one unit of virtual time.
-
-    Returns:
-        arrivals, aggregator and local optimizer.
-
-    Source: Karimireddy et al., 2020, Algorithm 1, https://arxiv.org/abs/1910.06378.
-
-    Example:
-        >>> scaffold(lr=0.1, per_round=20)["aggregator"]
-        FedAvg(buffer_size=None, client_weights='uniform')
-    """
-    arrivals = SynchronousArrivals(per_round, durations, local_steps)
-    aggregator = FedAvg(client_weights="uniform", server_lr=server_lr)
-    return bundle("SCAFFOLD", arrivals, aggregator, Scaffold(lr, option))
-
-
-def fednova(
-    *,
-    lr: Rate | None,
-    per_round: int | None = None,
-    momentum: float = 0.0,
-    mu: float = 0.0,
-    server_lr: Rate = 1.0,
-    local_steps: LocalSteps | int = LocalEpochs(2),
-    durations: DurationModel | None = None,
-) -> Method:
-    """FedNova: x <- x + eta * tau_eff * sum of w_i * delta_i / a_i, tau_eff = sum of w_i * a_i.
-
-    a_i is that of the local rule, so client and server get the same momentum or proximal term.
-
-    Args:
-        lr: The local learning rate; None for the module's own optimizer, which must be plain SGD.
-        per_round: m, the clients of a round; None for all, as in the paper.
-        momentum: rho of the clients' SGD.
-        mu: The weight of a proximal term; not together with `momentum`.
-        server_lr: eta.
-        local_steps: K, or a policy for it; the paper has 2 local epochs, or 2 to 5 drawn anew.
-        durations: The time of a task; None for one unit of virtual time.
-
-    Returns:
-        arrivals, aggregator and local optimizer.
-
-    Source: Wang et al., 2020, https://arxiv.org/abs/2007.07481.
-
-    Example:
-        >>> method = fednova(lr=0.05, momentum=0.9)
-        >>> method["aggregator"].momentum == method["local_optimizer"].momentum
-        True
-    """
-    mu, momentum = non_negative("mu", mu), below_one("momentum", momentum)
-    lr = optional(rate, "lr", lr)
-    if lr is None and (mu or momentum):
-        name = f"mu={mu:g}" if mu else f"momentum={momentum:g}"
-        raise ValueError(f"{name} needs lr, the learning rate of the clients, got None")
-    aggregator = FedNova(server_lr=server_lr, momentum=momentum, mu=mu, local_lr=lr)
-    arrivals = SynchronousArrivals(per_round, durations, local_steps)
-    local = FedProx(lr, mu) if mu and lr is not None else sgd(lr, momentum)
-    return bundle("FedNova", arrivals, aggregator, local)
-
-
-def feddyn(
-    *,
-    lr: Rate,
-    per_round: int | None,
-    alpha: float = 0.01,
-    local_steps: LocalSteps | int = LocalEpochs(5),
-    durations: DurationModel | None = None,
-) -> Method:
-    """FedDyn: h <- h - (alpha / M) * sum of delta_i; then x <- x + mean of delta_i - h / alpha.
-
-    The clients' steps are along ``g - h_i + alpha * (y - x_p)``, with the same alpha.
-
-    Args:
-        lr: The local learning rate; 0.1 in the authors' code.
-        per_round: m, the clients of a round; None for all.
-        alpha: The weight of the dynamic regulariser; 0.01 for CIFAR-10 in the authors' code.
-        local_steps: K, or a policy for it: 5 local epochs, as in the authors' code.
-        durations: The time of a task; None for one unit of virtual time.
-
-    Returns:
-        arrivals, aggregator and local optimizer.
-
-    Source: Acar et al., 2021, Algorithm 1, https://arxiv.org/abs/2111.04263.
-
-    Example:
-        >>> method = feddyn(lr=0.1, per_round=10)
-        >>> method["aggregator"].alpha == method["local_optimizer"].alpha
-        True
-    """
-    arrivals = SynchronousArrivals(per_round, durations, local_steps)
-    return bundle("FedDyn", arrivals, FedDynServer(alpha), FedDyn(lr, alpha))
-
-
-def fedsam(
-    *,
-    lr: Rate,
-    per_round: int | None,
-    rho: float = 0.05,
-    local_steps: LocalSteps | int = LocalEpochs(1),
-    durations: DurationModel | None = None,
-) -> Method:
-    """FedSAM: FedAvg with local steps along the gradient at y + rho * g / norm of g.
-
-    Args:
-        lr: The local learning rate.
-        per_round: m, the clients of a round; None for all.
-        rho: The radius of the step uphill; the default is that of SAM's paper.
-        local_steps: K, or a policy for it. A step takes two gradients.
-        durations: The time of a task; None for one unit of virtual time.
-
-    Returns:
-        arrivals, aggregator and local optimizer.
-
-    Source: Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, 2022,
-    https://arxiv.org/abs/2206.02618; Foret et al., 2021, Algorithm 1,
-    https://arxiv.org/abs/2010.01412. Neither text was checked for this function.
-
-    Example:
-        >>> fedsam(lr=0.1, per_round=10)["local_optimizer"].rho
-        0.05
-    """
-    arrivals = SynchronousArrivals(per_round, durations, local_steps)
-    return bundle("FedSAM", arrivals, FedAvg(client_weights="uniform"), SAM(lr, rho))
-
-
-def mifa(
-    *,
-    lr: Rate | None,
-    per_round: int | None = None,
-    windows: Windows | None = None,
-    server_lr: Rate = 1.0,
-    local_steps: LocalSteps | int = LocalEpochs(1),
-    durations: DurationModel | None = None,
-) -> Method:
-    """MIFA: h_i <- delta_i of the clients that are there; x <- x + eta * (1/M) * sum of all h_i.
-
-    Args:
-        lr: The local learning rate; None for the module's own optimizer.
-        per_round: m, the clients of a round; None for all that are available, as in the paper.
-        windows: When each client is available; None for always.
-        server_lr: eta, 1 in the paper.
-        local_steps: K, or a policy for it.
-        durations: The time of a task; None for one unit of virtual time.
-
-    Returns:
-        arrivals, aggregator and local optimizer.
-
-    Source: Gu, Huang, Zhang, Huang, 2021, https://arxiv.org/abs/2106.04159.
-
-    Example:
-        >>> from fedlight.arrivals import DiurnalWindows
-        >>> mifa(lr=0.1, windows=DiurnalWindows(period=10, share=0.3))["aggregator"]
-        MIFA(buffer_size=None, memory_device='model')
-    """
-    arrivals: ArrivalProcess = SynchronousArrivals(per_round, durations, local_steps)
-    if windows is not None:
-        if not isinstance(windows, Windows):
-            raise TypeError(
-                f"windows must be a windows object or None, got {shown(windows)}; for example "
-                "DiurnalWindows(24.0, 0.5)"
-            )
-        arrivals = Availability(arrivals, windows)
-    return bundle("MIFA", arrivals, MIFA(None, server_lr), sgd(lr))
-
-
 def mindflayer(
     *,
     lr: Rate | None,
@@ -480,69 +229,6 @@ def _above(z: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(above(z))
 
 
-def fedvarp(
-    *,
-    lr: Rate | None,
-    per_round: int | None,
-    server_lr: Rate = 1.0,
-    local_steps: LocalSteps | int = LocalEpochs(1),
-    durations: DurationModel | None = None,
-) -> Method:
-    """FedVARP: x <- x + eta * (h + (1/m) * sum of (delta_i - h_i)); then h_i <- delta_i.
-
-    Args:
-        lr: The local learning rate; None for the module's own optimizer.
-        per_round: m, the clients of a round.
-        server_lr: eta, 1 in the paper.
-        local_steps: K, or a policy for it.
-        durations: The time of a task; None for one unit of virtual time.
-
-    Returns:
-        arrivals, aggregator and local optimizer.
-
-    Source: Jhunjhunwala et al., 2022, https://arxiv.org/abs/2207.14130.
-
-    Example:
-        >>> fedvarp(lr=0.1, per_round=5)["aggregator"].beta
-        1.0
-    """
-    arrivals = SynchronousArrivals(per_round, durations, local_steps)
-    return bundle("FedVARP", arrivals, FedVARP(server_lr=server_lr), sgd(lr))
-
-
-def fedstale(
-    *,
-    lr: Rate | None,
-    beta: float,
-    per_round: int | None,
-    server_lr: Rate = 1.0,
-    local_steps: LocalSteps | int = LocalEpochs(1),
-    durations: DurationModel | None = None,
-) -> Method:
-    """FedStale: x <- x + eta * (beta * h + (1/m) * sum of (delta_i - beta * h_i)); h_i <- delta_i.
-
-    Args:
-        lr: The local learning rate; None for the module's own optimizer.
-        beta: The weight of stale updates, from 0 (FedAvg) to 1 (FedVARP).
-        per_round: m, the clients of a round.
-        server_lr: eta.
-        local_steps: K, or a policy for it.
-        durations: The time of a task; None for one unit of virtual time.
-
-    Returns:
-        arrivals, aggregator and local optimizer.
-
-    Source: Rodio, Neglia, 2024, https://arxiv.org/abs/2405.04171, for uniform importance and
-    participation.
-
-    Example:
-        >>> fedstale(lr=0.1, beta=0.5, per_round=5)["aggregator"].beta
-        0.5
-    """
-    arrivals = SynchronousArrivals(per_round, durations, local_steps)
-    return bundle("FedStale", arrivals, FedVARP(None, beta, server_lr), sgd(lr))
-
-
 def fedat(
     *,
     lr: Rate,
@@ -600,117 +286,3 @@ def fedat(
         for name, each in durations.items()
     }
     return bundle("FedAT", Tiers(processes, tiers), FedAT(), FedProx(lr, mu))
-
-
-def async_comm_sgd(*, lr: Rate | None, pattern: TickPattern, server_lr: Rate = 1.0) -> Method:
-    """AsyncCommSGD: x <- x + eta * (1/M) * sum of delta_i over the clients that send at a tick.
-
-    Every client makes one local step at each tick of a common clock.
-
-    Args:
-        lr: The local learning rate; None for the module's own optimizer.
-        pattern: When each client communicates: `PeriodicTicks`, `RandomTicks`, `ImbalancedTicks`.
-        server_lr: eta, 1 in the paper.
-
-    Returns:
-        arrivals, aggregator and local optimizer.
-
-    Source: Avdiukhin and Kasiviswanathan, 2021, Algorithm 1,
-    https://proceedings.mlr.press/v139/avdiukhin21a.html.
-
-    Example:
-        >>> from fedlight.arrivals import RandomTicks
-        >>> async_comm_sgd(lr=0.1, pattern=RandomTicks(0.1, max_gap=20))["aggregator"]
-        AsyncCommSGD(interval=1.0)
-    """
-    aggregator = AsyncCommSGD(server_lr=server_lr)
-    return bundle("AsyncCommSGD", CommunicationPattern(pattern), aggregator, sgd(lr))
-
-
-def quafl(
-    *,
-    lr: Rate,
-    per_poll: int = 5,
-    interval: float = 4.375,
-    max_steps: int = 5,
-    quantizer: Lattice | None = Lattice(),
-    lr_correction: bool = False,
-    durations: DurationModel | None = None,
-) -> Method:
-    """QuAFL: x <- (x + sum of Q(y_i)) / (s + 1) at each poll; y_i <- (Q(x) + s * y_i) / (s + 1).
-
-    The server polls s clients at times of its own. A client goes on from its own model, mixed with
-    the server's, and both messages go through the quantizer.
-
-    Args:
-        lr: The local learning rate.
-        per_poll: s, the clients of a poll; 5 of 20 in the authors' code.
-        interval: Virtual time between two polls. The code has 10 for 32 bits, so 4.375 for 14.
-        max_steps: K, the largest number of local steps between two polls of a client.
-        quantizer: Q, of 14 bits by default; None for exact messages.
-        lr_correction: Multiply the local rate by (s + 1) / s, as the authors' code does.
-        durations: The time of a local step; None for that of the paper (`settings.quafl`).
-
-    Returns:
-        arrivals, aggregator and local optimizer.
-
-    Source: Zakerinia et al., 2024, Algorithm 1, https://arxiv.org/abs/2206.10032.
-
-    Example:
-        >>> method = quafl(lr=0.1, per_poll=5)
-        >>> method["local_optimizer"].per_poll == method["arrivals"].per_poll
-        True
-    """
-    local = sgd(lr)
-    if local is None:
-        raise TypeError("quafl needs lr, a number or a function of the version, got None")
-    arrivals = _polled(per_poll, interval, max_steps, durations)
-    own = OwnModel(local, per_poll, lr_correction, quantizer)
-    return bundle("QuAFL", arrivals, QuAFL(quantizer=quantizer), own)
-
-
-def favas(
-    *,
-    lr: Rate | None,
-    per_poll: int,
-    interval: float,
-    max_steps: int,
-    expected_steps: Sequence[float] | None = None,
-    durations: DurationModel | None = None,
-) -> Method:
-    """FAVAS: x <- (x + sum over S of (x_p + delta_i / a_i)) / (s + 1), a_i = max(1, K_i).
-
-    Clients are polled as in QuAFL, and start again from the server's new model.
-
-    Args:
-        lr: The local learning rate; None for the module's own optimizer.
-        per_poll: s, the clients of a poll.
-        interval: Virtual time between two polls.
-        max_steps: K, the largest number of local steps between two polls of a client.
-        expected_steps: The mean of K_i for each client as a_i, the paper's deterministic weights.
-        durations: The time of a local step; None for that of QuAFL (`settings.quafl`).
-
-    Returns:
-        arrivals, aggregator and local optimizer.
-
-    Source: Leconte, Nguyen, Moulines, 2023, https://arxiv.org/abs/2305.16099, from the literature.
-
-    Example:
-        >>> favas(lr=0.1, per_poll=5, interval=1.0, max_steps=10)["aggregator"]
-        FAVAS(buffer_size=None, expected_steps=None)
-    """
-    arrivals = _polled(per_poll, interval, max_steps, durations)
-    return bundle("FAVAS", arrivals, FAVAS(expected_steps=expected_steps), sgd(lr))
-
-
-def _polled(
-    per_poll: int, interval: float, max_steps: int, durations: DurationModel | None
-) -> PolledArrivals:
-    """The polls of QuAFL and FAVAS."""
-    if durations is None:
-        times: DurationModel = settings.quafl()
-    elif as_list("durations", durations) is None:
-        times = as_durations(durations)
-    else:
-        times = FixedDurations(durations)  # type: ignore[arg-type]
-    return PolledArrivals(per_poll, interval, times, max_steps)
