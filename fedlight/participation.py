@@ -247,10 +247,15 @@ def planned(
         TypeError: `aggregator` is no aggregator.
         ValueError: One of the two is missing.
     """
-    if aggregator is None or num_clients is None:
+    if aggregator is None:
         raise ValueError(
             f"a schedule has no {lacks} by itself: give aggregator= and num_clients=, got "
             f"{shown(aggregator)} and {shown(num_clients)}"
+        )
+    if num_clients is None:
+        raise ValueError(
+            "num_clients must be given for an arrival process, which has no data, got None; for "
+            "example num_clients=20"
         )
     if not isinstance(aggregator, Aggregator):
         raise TypeError(
@@ -264,8 +269,16 @@ def check_finished(run: object) -> None:
 
     Raises:
         TypeError: It is something else.
+        RuntimeError: It is a trainer before `fit`.
     """
-    if not hasattr(run, "history") or not hasattr(run, "federation"):
+    try:
+        finished = hasattr(run, "history") and hasattr(run, "federation")
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"{error}, or, for a report before the run, give its arrivals and its aggregator "
+            "instead of the trainer, with num_clients= and a limit such as max_rounds="
+        ) from None
+    if not finished:
         raise TypeError(
             "run must be a trainer after fit, an arrival process or a schedule, got "
             f"{described(run)}"

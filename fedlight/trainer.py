@@ -47,7 +47,8 @@ class FedTrainer:
             speed, never the result (up to float tolerance between executors).
         max_rounds: Stop after this many server updates.
         max_time: Stop before the first event later than this virtual time.
-        max_updates: Stop after this many client updates have arrived.
+        max_updates: Stop after this many client updates have arrived; the two halves of a task of
+            `RefreshedTasks` count as two.
         callbacks: One callback or several, ours or Lightning's.
         logger: True for TensorBoard under `default_root_dir`, a Lightning logger, several, or
             False.

@@ -340,7 +340,10 @@ def test_an_unfair_run_warns_once_with_the_remedy() -> None:
     ("arguments", "message"),
     [
         ({"aggregator": None, "num_clients": 3}, "give aggregator= and num_clients="),
-        ({"aggregator": FedFix(1.0), "num_clients": None}, "give aggregator= and num_clients="),
+        (
+            {"aggregator": FedFix(1.0), "num_clients": None},
+            "num_clients must be given",
+        ),
         ({"aggregator": FedFix(1.0), "num_clients": 3, "rtol": 0}, "rtol must be larger than 0"),
         ({"aggregator": FedFix(1.0), "num_clients": 2, "max_rounds": 5}, "has 3 numbers"),
         ({"aggregator": FedFix(1.0), "num_clients": 3}, "nothing would stop"),

@@ -351,6 +351,7 @@ def reported(run=CLOCK, aggregator=PRIVATE, channel=None, **given):
         (lambda: reported(channel=NOISE), "both the channel and the aggregator add noise"),
         (lambda: reported(SharedStream(CLOCK, 4)), "lets all clients read the same data"),
         (lambda: reported(aggregator=None), "a schedule has no noise by itself: give aggregator="),
+        (lambda: reported(num_clients=None), "num_clients must be given for an arrival process"),
         (lambda: reported(delta=1.0), "delta must be below 1, and well below 1 / num_clients"),
         (lambda: reported(delta=0), "delta must be larger than 0, got 0"),
         (lambda: reported(FEEDBACK), "chooses clients by what they have sent"),

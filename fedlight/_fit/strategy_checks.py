@@ -13,8 +13,17 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedlight._module.rng import isolated_rng
 from fedlight._module.snapshot import Snapshot
-from fedlight.aggregators import DCASGD, Aggregator, FedDynServer, FedNova, QuAFL
-from fedlight.arrivals import ArrivalProcess, PolledArrivals, RefreshedTasks
+from fedlight.aggregators import (
+    DCASGD,
+    Aggregator,
+    FedAT,
+    FedCompass,
+    FedDynServer,
+    FedNova,
+    MindFlayer,
+    QuAFL,
+)
+from fedlight.arrivals import ArrivalProcess, PolledArrivals, RefreshedTasks, TrialRounds
 from fedlight.arrivals.wrapper import Wrapper
 from fedlight.executors.base import ClientError, Job, trial_task
 from fedlight.local_optimizers import (
@@ -30,6 +39,12 @@ from fedlight.local_optimizers.module_optimizer import left_to_local_optimizer
 from fedlight.run import Run
 
 _MOST_NAMED = 5
+# The process that makes the rounds of a method; the other aggregators take those of any process.
+_ROUNDS_OF = {
+    FedAT: "Tiers({name: process, …})",
+    FedCompass: "CompassArrivals(StepDurations(…), min_steps=…, max_steps=…)",
+    MindFlayer: "TrialRounds(durations, allotted=…, trials=…)",
+}
 
 
 def check_partners(
@@ -38,9 +53,16 @@ def check_partners(
     """Refuse strategies that contradict each other; warn of one half of a method.
 
     Raises:
+        TypeError: A wrapper of the user's own was not made by the constructor of its base class.
         ValueError: A number that two of them share differs, or the aggregator waits for rounds that
             the process does not have.
     """
+    process = arrivals
+    refreshes = False
+    while isinstance(process, Wrapper):
+        process.check_made()
+        refreshes |= isinstance(process, RefreshedTasks)
+        process = process.arrivals
     _check_regions(aggregator, arrivals)
     _check_rounds(aggregator, arrivals)
     if isinstance(aggregator, FedDynServer):
@@ -49,14 +71,22 @@ def check_partners(
         _check_fednova(aggregator, optimizer)
     elif isinstance(aggregator, DCASGD):
         _same_number("local_lr", aggregator, aggregator.local_lr, "lr", optimizer, optimizer.lr)
+    elif isinstance(aggregator, MindFlayer) and isinstance(process, TrialRounds):
+        _check_trials(aggregator, process)
     elif isinstance(aggregator, QuAFL) and not isinstance(optimizer, OwnModel):
         _warn_of_half(aggregator, "goes on from the clients' own models", "OwnModel(…, per_poll=s)")
-    process = arrivals
-    while isinstance(process, Wrapper):
-        if isinstance(process, RefreshedTasks) and not isinstance(optimizer, FreshModel):
-            words = "lets clients mix a fresh model into their own"
-            _warn_of_half(process, words, "FreshModel(LocalSGD(lr=…))")
-        process = process.arrivals
+    if refreshes and not isinstance(optimizer, FreshModel):
+        rank_zero_warn(
+            "fedlight: RefreshedTasks lets clients mix a fresh model into their own; the method is "
+            "complete with local_optimizer=FreshModel(LocalSGD(lr=…))"
+        )
+    # The groups of a record, or of a process of one's own, may be the halves of refreshed tasks.
+    if isinstance(optimizer, FreshModel) and not arrivals.groups:
+        rank_zero_warn(
+            "fedlight: FreshModel mixes the newest model in when a task is refreshed, which "
+            f"{type(arrivals).__name__} never does; the method is complete with "
+            f"arrivals=RefreshedTasks({type(process).__name__}(…))"
+        )
     if isinstance(optimizer, OwnModel) and isinstance(process, PolledArrivals):
         polled, asked = optimizer.per_poll, process.per_poll
         if polled is not None:
@@ -70,10 +100,11 @@ def _check_rounds(aggregator: Aggregator, arrivals: ArrivalProcess) -> None:
         ValueError: It does.
     """
     if aggregator.needs_rounds and not arrivals.by_rounds:
+        partner = _ROUNDS_OF.get(type(aggregator))
+        remedy = f"write arrivals={partner}" if partner else "give the aggregator a buffer_size"
         raise ValueError(
             f"{aggregator!r} steps at the end of rounds, but {type(arrivals).__name__} has none: "
-            "give the aggregator a buffer_size (a process of your own that yields EndRound says "
-            "so with by_rounds = True)"
+            f"{remedy} (a process of your own that yields EndRound says so with by_rounds = True)"
         )
 
 
@@ -93,6 +124,24 @@ def _check_regions(aggregator: Aggregator, arrivals: ArrivalProcess) -> None:
         raise ValueError(
             f"{other} has regions with a server each, but {one} has one server; use HALoS(…), or "
             "Tiers({name: process, …}) for groups that share a server"
+        )
+
+
+def _check_trials(aggregator: MindFlayer, process: TrialRounds) -> None:
+    """The server divides by the number of deltas that it expects of the trials.
+
+    Raises:
+        ValueError: It expects another number of trials than clients make.
+    """
+    one, other = np.asarray(aggregator.trials), np.asarray(process.trials)
+    # Lists of unequal lengths are refused when they meet the federation.
+    if one.ndim and other.ndim and one.shape != other.shape:
+        return
+    if (one != other).any():
+        raise ValueError(
+            f"MindFlayer has trials={aggregator.trials!r}, but TrialRounds has "
+            f"trials={process.trials!r}: the two must be equal, since they stand for the same "
+            "number of the method"
         )
 
 
@@ -143,7 +192,7 @@ def _same_number(
         )
 
 
-def _warn_of_half(half: Aggregator | ArrivalProcess, words: str, partner: str) -> None:
+def _warn_of_half(half: Aggregator, words: str, partner: str) -> None:
     rank_zero_warn(
         f"fedlight: {type(half).__name__} {words}; the method is complete with "
         f"local_optimizer={partner}"

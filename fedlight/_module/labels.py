@@ -1,4 +1,4 @@
-"""Hints about the data if a step fails: labels out of range, a tuple taken for a dict."""
+"""Hints about the data if a step fails: labels out of range, batches of another form."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _MOST_ROWS = 10_000
 _OUT_OF_RANGE = re.compile(r"index (-?\d+) is out of bounds|Target (-?\d+) is out of bounds")
 _NOT_A_DICT = "indices must be integers or slices, not str"
 _A_KEY = "must be Tensor, not str"
+# Python's words, with the number of values that the step takes
+_UNPACKS = re.compile(r"(?:too many|not enough) values to unpack \(expected (?:at least )?(\d+)")
 _SIZE = re.compile(r"with size (\d+)")
 
 
@@ -56,21 +58,32 @@ def _is_out_of_range(error: BaseException) -> bool:
 
 
 def _is_of_form(error: BaseException) -> bool:
-    return isinstance(error, KeyError) or _NOT_A_DICT in str(error) or _A_KEY in str(error)
+    words = str(error)
+    keys = isinstance(error, KeyError) or _NOT_A_DICT in words or _A_KEY in words
+    return keys or _UNPACKS.search(words) is not None
 
 
 def _of_form(error: BaseException, batch: Any) -> str:
-    """The form of a batch, if a step takes a tuple for a dict or the other way round."""
+    """The form of a batch, if a step takes it for a batch of another form."""
     if isinstance(batch, tuple | list) and _NOT_A_DICT in str(error):
         return (
             f". A batch of these data is a {type(batch).__name__} of {len(batch)} parts; for one "
             "that is a dict write FederatedDataModule(…, columns={KEY: COLUMN}), or give a "
             "transform or a collate_fn that returns a dict"
         )
+    unpacked = _UNPACKS.search(str(error))
+    if unpacked and isinstance(batch, tuple | list) and int(unpacked[1]) != len(batch):
+        words = f". A batch of these data is a {type(batch).__name__} of {len(batch)} parts"
+        if unpacked[1] == "2" and len({getattr(part, "shape", None) for part in batch}) == 1:
+            words += (
+                "; to make one input of all parts but the last, write FederatedDataModule(…, "
+                "transform=lambda batch: (torch.stack(batch[:-1], dim=-1), batch[-1]))"
+            )
+        return words
     if not isinstance(batch, Mapping):
         return ""
     asked = error.args[0] if isinstance(error, KeyError) and error.args else None
-    if _A_KEY in str(error) or (isinstance(error, KeyError) and asked not in batch):
+    if unpacked or _A_KEY in str(error) or (isinstance(error, KeyError) and asked not in batch):
         return f". A batch of these data is a dict with the keys {list(batch)}"
     return ""
 

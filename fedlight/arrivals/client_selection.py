@@ -16,6 +16,7 @@ from fedlight.randomness import Concern, Streams
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
     from fedlight.arrivals.base import Choose
     from fedlight.types import Federation, Seen
@@ -81,16 +82,28 @@ class ClientSelection(Wrapper):
         Raises:
             TypeError: A `setup` of a subclass has not called that of this class.
         """
+        self._check_set_up()
+        return super().on_wake(now)
+
+    def expected_durations(self) -> NDArray[np.float64] | None:
+        """The answer of the process whose clients are chosen.
+
+        Raises:
+            TypeError: A `setup` of a subclass has not called that of this class.
+        """
+        self._check_set_up()  # a run asks for them before its first event
+        return super().expected_durations()
+
+    def change(self, actions: Iterable[Action], now: float) -> Iterable[Action]:
+        """Return the actions unchanged."""
+        return actions
+
+    def _check_set_up(self) -> None:
         if not hasattr(self, "_streams"):
             raise TypeError(
                 f"{type(self).__name__}.setup must call super().setup(federation), which sets up "
                 f"{type(self.arrivals).__name__} and the random numbers of the choices"
             )
-        return super().on_wake(now)
-
-    def change(self, actions: Iterable[Action], now: float) -> Iterable[Action]:
-        """Return the actions unchanged."""
-        return actions
 
     def _chosen(self, clients: Sequence[int], count: int, now: float) -> list[int]:
         """The clients that `choose` returns, checked."""

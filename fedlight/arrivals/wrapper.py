@@ -58,8 +58,25 @@ class Wrapper(ArrivalProcess):
         """
 
     def setup(self, federation: Federation) -> None:
-        """Set up the wrapped process."""
+        """Set up the wrapped process.
+
+        Raises:
+            TypeError: A subclass has not called the constructor of this class.
+        """
+        self.check_made()
         self.arrivals.setup(federation)
+
+    def check_made(self) -> None:
+        """Check that the constructor of this class has been called.
+
+        Raises:
+            TypeError: It has not.
+        """
+        if "by_rounds" not in vars(self):
+            raise TypeError(
+                f"{type(self).__name__}.__init__ must call super().__init__(arrivals), with the "
+                "process that it wraps"
+            )
 
     def on_wake(self, now: float) -> Iterable[Action]:
         """The changed actions of the wrapped process."""

@@ -145,10 +145,13 @@ class EarlyStopping(Callback):
         else:
             self.wait_count += 1
             if self.wait_count >= self.patience:
+                # Says the direction, which is the wrong one if mode= was forgotten.
+                than = "smaller" if self.mode == "min" else "larger"
+                by = f" by min_delta={self.min_delta:g}" if self.min_delta else ""
                 self._stop(
                     trainer,
-                    f"{self.monitor} was not better than {self.best_score:.6g} {self.patience} "
-                    f"times in a row",
+                    f"{self.monitor} was not {than} than {self.best_score:.6g}{by} "
+                    f"{self.patience} times in a row (mode={self.mode!r})",
                 )
 
     @property

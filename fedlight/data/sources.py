@@ -83,6 +83,9 @@ def _way_out(dataset: object) -> str:
             "for columns write datasets.Dataset.from_dict(dataset), for one data set per client "
             "FederatedDataModule.from_client_datasets(dataset)"
         )
+    parts = dataset if isinstance(dataset, tuple) else (dataset,)
+    if any(is_a("ndarray", part, "numpy") or is_a("Tensor", part, "torch") for part in parts):
+        return "write TensorDataset(*map(torch.as_tensor, (x, y)))"
     return (
         "for a list of torch data sets, one per client, use "
         "FederatedDataModule.from_client_datasets(...)"

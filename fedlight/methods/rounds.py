@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,8 +16,10 @@ from fedlight.arrivals import (
     ConstantStaleness,
     DurationModel,
     ExponentialDurations,
+    HalfNormalDurations,
     LocalEpochs,
     LocalSteps,
+    LogNormalDurations,
     SynchronousArrivals,
     Tiers,
     TrialRounds,
@@ -24,6 +28,9 @@ from fedlight.arrivals import (
 from fedlight.arrivals.durations import as_durations
 from fedlight.local_optimizers import FedProx
 from fedlight.methods._method import Method, bundle, sgd
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def fedavg(
@@ -162,8 +169,8 @@ def mindflayer(
         lr: The local learning rate; None for the module's own optimizer.
         allotted: t_i, after which a trial is given up, for all clients or for each.
         trials: B_i, the trials of a client in a round.
-        probabilities: p_i, that a trial ends in time; None to compute it for exponential and
-            uniform durations.
+        probabilities: p_i, that a trial ends in time; None to compute it for exponential,
+            half-normal, log-normal and uniform durations.
         equal: "trials"; or "clients" for Vecna SGD, for clients whose data differ.
         server_lr: eta.
         local_steps: K, 1 in the paper.
@@ -193,6 +200,14 @@ def _in_time(durations: DurationModel, allotted: float | Sequence[float]) -> flo
     limits = np.asarray(allotted, dtype=np.float64)
     if isinstance(durations, ExponentialDurations):
         found = -np.expm1(-limits / np.asarray(durations.mean))
+    elif isinstance(durations, HalfNormalDurations):
+        found = 1 - 2 * _above(limits / np.asarray(durations.scale))
+    elif isinstance(durations, LogNormalDurations):
+        ratio = limits / np.asarray(durations.median)
+        if durations.sigma:
+            found = _above(-np.log(ratio) / durations.sigma)
+        else:
+            found = (ratio >= 1).astype(np.float64)
     elif isinstance(durations, UniformDurations):
         low, high = np.asarray(durations.low), np.asarray(durations.high)
         width = np.maximum(high - low, 1e-300)
@@ -201,10 +216,17 @@ def _in_time(durations: DurationModel, allotted: float | Sequence[float]) -> flo
     else:
         raise ValueError(
             f"probabilities must be given for {durations!r}: P(duration <= allotted) of each "
-            "client; it is computed for ExponentialDurations and UniformDurations alone"
+            "client, such as probabilities=0.5 if that is the median; it is computed for "
+            "ExponentialDurations, HalfNormalDurations, LogNormalDurations and UniformDurations"
         )
     in_time: float | list[float] = found.tolist()
     return in_time
+
+
+def _above(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    """P(a standard normal number is above z)."""
+    above = np.vectorize(lambda each: math.erfc(each / math.sqrt(2)) / 2, otypes=[np.float64])
+    return np.asarray(above(z))
 
 
 def fedat(

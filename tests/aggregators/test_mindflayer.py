@@ -6,7 +6,12 @@ import pytest
 
 from fedlight import methods
 from fedlight.aggregators import FedAvg, MindFlayer
-from fedlight.arrivals import LogNormalDurations, UniformDurations
+from fedlight.arrivals import (
+    FixedDurations,
+    HalfNormalDurations,
+    LogNormalDurations,
+    UniformDurations,
+)
 
 DELTAS = [(0, 2.0), (0, 4.0), (1, 3.0)]
 
@@ -65,8 +70,16 @@ def test_the_probabilities_of_the_method():
 
     assert p(None, math.log(2)) == pytest.approx(0.5)
     assert p(UniformDurations(1.0, 3.0), [0.5, 1.5, 3.0]) == pytest.approx((0.0, 0.25, 1.0))
-    with pytest.raises(ValueError, match="probabilities must be given for LogNormalDurations"):
-        p(LogNormalDurations(1.0, 0.5), 1.0)
+    # By the tables of the normal distribution: P(z <= 1) = 0.841345, P(z <= -2) = 0.022750,
+    # P(|z| <= 1) = 0.682689, P(|z| <= 2) = 0.954500.
+    half = p(HalfNormalDurations([2.0, 1.0]), 2.0)
+    assert half == pytest.approx((0.682689, 0.954500), abs=1e-6)
+    assert p(LogNormalDurations(3.0, 0.7), 3.0) == pytest.approx(0.5)
+    long = p(LogNormalDurations(1.0, 2.0), [math.exp(2), math.exp(-4)])
+    assert long == pytest.approx((0.841345, 0.022750), abs=1e-6)
+    assert p(LogNormalDurations([1.0, 2.0], 0.0), 1.0) == (1.0, 0.0)
+    with pytest.raises(ValueError, match=r"must be given for FixedDurations.*probabilities=0\.5"):
+        p(FixedDurations([1.0, 2.0]), 1.0)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from fedlight.events import Kind
 from fedlight.local_optimizers import LocalSGD
 from fedlight.loop import Handled
 from fedlight.types import Federation, Seen, Task
-from tests.boring import Point, fitted, points
+from tests.boring import Point, fitted, points, trainer
 
 ROUNDS = SynchronousArrivals(per_round=2, durations=FixedDurations([1.0] * 4), local_steps=1)
 CLOCK = ContinuousArrivals(FixedDurations([1.0, 2.0, 3.0, 4.0]), 2, local_steps=1)
@@ -554,3 +554,24 @@ def test_a_setup_that_forgets_ours_is_an_error():
         match=r"Forgets.setup must call super\(\).setup\(federation\), which sets up Synchronous",
     ):
         play(Forgets(ROUNDS), [1.0] * 4, until=2)
+
+
+def test_a_setup_that_forgets_ours_is_an_error_in_a_run():
+    class Forgets(Smallest):
+        def setup(self, federation):
+            self.asked = []
+
+    with pytest.raises(TypeError, match=r"Forgets.setup must call super\(\).setup\(federation\)"):
+        fitted(Point(), points(*[[1.0]] * 4), arrivals=Forgets(ROUNDS), max_rounds=1)
+
+
+def test_a_constructor_that_forgets_ours_is_an_error():
+    class Forgets(Smallest):
+        def __init__(self, arrivals):
+            self.arrivals = arrivals
+
+    words = r"Forgets.__init__ must call super\(\).__init__\(arrivals\), with the process"
+    with pytest.raises(TypeError, match=words):
+        trainer(arrivals=Forgets(ROUNDS), aggregator=FedAvg())
+    with pytest.raises(TypeError, match=words):
+        Forgets(ROUNDS).setup(federation(1, 1, 1, 1))

@@ -33,7 +33,7 @@ def test_it_stops_after_so_many_looks_without_a_better_value():
     assert stopping.best_score == 4.0
     assert stopping.stopped_round == 4
     assert stopping.stopped_epoch == 3  # Lightning counts from 0
-    assert "not better than 4 2 times in a row" in stopping.reason
+    assert "score was not smaller than 4 2 times in a row (mode='min')" in stopping.reason
 
 
 def test_larger_is_better_for_max():

@@ -121,7 +121,9 @@ def test_named_tensors_become_a_table_of_dicts():
             r"got .'x': .1.}; for columns write datasets.Dataset.from_dict\(dataset\)",
         ),
         (HF.to_iterable_dataset(), "got IterableDataset; .*without streaming=True"),
-        (X, "got ndarray; for a list of torch data sets"),
+        (X, r"got ndarray; write TensorDataset\(\*map\(torch.as_tensor, \(x, y\)\)\)"),
+        ((X, X[:, 0]), r"; write TensorDataset\(\*map\(torch.as_tensor, \(x, y\)\)\)"),
+        ([HF, HF], "; for a list of torch data sets"),
     ],
 )
 def test_a_source_that_is_none(dataset, says):

@@ -6,15 +6,28 @@ from lightning import LightningModule
 from torch import nn
 
 from fedlight import FedTrainer
-from fedlight.aggregators import DCASGD, FedBuff, FedDynServer, FedNova, QuAFL
+from fedlight.aggregators import (
+    DCASGD,
+    FedASMU,
+    FedAT,
+    FedBuff,
+    FedCompass,
+    FedDynServer,
+    FedNova,
+    MindFlayer,
+    QuAFL,
+)
 from fedlight.arrivals import (
     ContinuousArrivals,
     DropOut,
     ExponentialDurations,
     PolledArrivals,
+    RefreshedTasks,
+    ReplayArrivals,
+    TrialRounds,
     UniformArrivals,
 )
-from fedlight.local_optimizers import FedDyn, FedProx, LocalSGD, OwnModel
+from fedlight.local_optimizers import FedDyn, FedProx, FreshModel, LocalSGD, OwnModel
 from tests.boring import Point, fitted, points
 
 ROUNDS = UniformArrivals(2)
@@ -22,6 +35,10 @@ ROUNDS = UniformArrivals(2)
 
 def polls(number):
     return PolledArrivals(number, interval=1.0, step_durations=[0.5] * 4, max_steps=3)
+
+
+def trials(number):
+    return TrialRounds(ExponentialDurations(1.0), allotted=1.0, trials=number)
 
 
 def made(aggregator, optimizer, arrivals=ROUNDS) -> FedTrainer:
@@ -41,6 +58,11 @@ WRONG = {
         *(QuAFL(), OwnModel(LocalSGD(0.1), per_poll=3), DropOut(polls(2), 0.1)),
         "per_poll=3.*per_poll=2",
     ),
+    "trials": (MindFlayer(3, 0.5), LocalSGD(0.1), trials(2), "trials=3.*trials=2"),
+    "trials of one client": (
+        *(MindFlayer([2, 3], 0.5), LocalSGD(0.1), DropOut(trials([2, 2]), 0.1)),
+        r"trials=\(2, 3\).*trials=\[2, 2\]",
+    ),
 }
 
 
@@ -59,6 +81,7 @@ RIGHT = {
     "a function": (DCASGD(1.0, local_lr=lambda version: 0.1), LocalSGD(0.5), ROUNDS),
     "lam acts on delta": (DCASGD(1.0), LocalSGD(0.5), ROUNDS),
     "polls": (QuAFL(), OwnModel(LocalSGD(0.1), per_poll=2), polls(2)),
+    "trials": (MindFlayer([2, 2], 0.5), LocalSGD(0.1), trials(2)),
     "no mixing": (QuAFL(), OwnModel(LocalSGD(0.1)), polls(2)),
 }
 
@@ -91,6 +114,30 @@ def test_an_aggregator_that_waits_for_rounds_needs_some() -> None:
     with pytest.raises(ValueError, match="steps at the end of rounds, but ContinuousArrivals"):
         made(FedNova(), LocalSGD(0.1), clock)
     assert made(FedBuff(2), LocalSGD(0.1), clock).version == 0
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "partner"),
+    [
+        (FedAT(), r"Tiers\(\{name: process, …\}\) \(a process"),
+        (FedCompass(), r"CompassArrivals\(StepDurations\(…\), min_steps=…, max_steps=…\)"),
+        (MindFlayer(2, 0.5), r"TrialRounds\(durations, allotted=…, trials=…\)"),
+    ],
+)
+def test_rounds_of_a_method_are_those_of_its_process(aggregator, partner) -> None:
+    clock = ContinuousArrivals(ExponentialDurations(1.0))
+    with pytest.raises(ValueError, match=f"has none: write arrivals={partner}"):
+        made(aggregator, LocalSGD(0.1), clock)
+
+
+def test_fresh_model_needs_tasks_that_are_refreshed() -> None:
+    clock = ContinuousArrivals(ExponentialDurations(1.0), local_steps=2)
+    with pytest.warns(UserWarning, match=r"arrivals=RefreshedTasks\(ContinuousArrivals\(…\)\)"):
+        made(FedASMU(), FreshModel(LocalSGD(0.1)), DropOut(clock, 0.1))
+    # Warnings are errors, so nothing is said here, nor of the record of such a run.
+    made(FedASMU(), FreshModel(LocalSGD(0.1)), DropOut(RefreshedTasks(clock), 0.1))
+    record = RefreshedTasks(clock).simulate(num_clients=2, buffer_size=1, max_rounds=2)
+    made(FedASMU(), FreshModel(LocalSGD(0.1)), ReplayArrivals(record))
 
 
 # --- warnings at the start of a fit ---

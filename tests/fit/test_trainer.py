@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 from torch.utils.data import DataLoader
 
-from fedlight import Callback, FedTrainer
+from fedlight import Callback, FedTrainer, participation_report
 from fedlight.aggregators import AFACD, Aggregator, FedAvg
 from fedlight.arrivals import UniformArrivals
 from fedlight.executors.base import ClientError
@@ -1010,6 +1010,8 @@ def test_what_one_sees_before_fit():
         _ = run.state
     with pytest.raises(RuntimeError, match="no module yet"):
         _ = run.module
+    with pytest.raises(RuntimeError, match=r"no model yet.* before the run, give its arrivals"):
+        participation_report(run)
     assert isinstance(run, FedTrainer)
     logging.getLogger(__name__).debug("seen")
 

@@ -1,5 +1,8 @@
-"""Labels outside the classes, tuples taken for dicts: the error says what the data are."""
+"""Labels outside the classes, batches of another form: the error says what the data are."""
 
+import re
+
+import datasets
 import pytest
 import torch
 from lightning import LightningModule
@@ -7,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import StackDataset, TensorDataset
 
+from data_partitioners import IidPartitioner
 from fedlight import FederatedDataModule
 from fedlight._module.labels import hint_about
 from fedlight.arrivals import SynchronousArrivals
@@ -23,6 +27,16 @@ class Ten(LightningModule):
 
     def training_step(self, batch, batch_idx):
         x, y = batch.values() if isinstance(batch, dict) else batch
+        return functional.cross_entropy(self.net(x), y)
+
+
+class Two(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(2, 2)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
         return functional.cross_entropy(self.net(x), y)
 
 
@@ -159,6 +173,32 @@ def test_a_tuple_that_is_taken_for_a_dict(executor):
 def test_a_dict_that_is_taken_for_a_tuple(module, executor):
     message = failed(module(), [0, 1], executor, kind=StackDataset)
     assert "A batch of these data is a dict with the keys ['x', 'labels']" in message
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_batch_of_more_parts_than_a_step_unpacks(executor):
+    """The remedy that the error names is the one that works."""
+    ages = {"age": [0.0, 1.0, 2.0, 3.0], "income": [3.0, 2.0, 1.0, 0.0], "label": [0, 1, 0, 1]}
+    given = {"columns": (("age", "income"), "label"), "batch_size": 2, "val_split": None}
+    table = datasets.Dataset.from_dict(ages)
+    people = FederatedDataModule(table, IidPartitioner(2), **given)
+    with pytest.raises((ClientError, ValueError)) as raised:
+        fitted(Two(), people, executor=executor)
+    assert "A batch of these data is a tuple of 3 parts; to make one input" in str(raised.value)
+    remedy = re.search(r"transform=(.*batch\[-1\]\))\)", str(raised.value))
+    assert remedy is not None
+    joined = FederatedDataModule(
+        table, IidPartitioner(2), **given, transform=eval(remedy[1], {"torch": torch})
+    )
+    assert fitted(Two(), joined, executor=executor, max_rounds=2).version == 2
+
+
+def test_a_batch_of_fewer_parts_and_what_is_unpacked_elsewhere():
+    rows = torch.arange(2).numpy()
+    examples = workplace(Ten(), data([1, 2])).examples
+    short = ValueError("not enough values to unpack (expected 3, got 2)")
+    assert hint_about(short, examples, rows) == ". A batch of these data is a tuple of 2 parts"
+    assert hint_about(ValueError("too many values to unpack (expected 2)"), examples, rows) == ""
 
 
 def test_a_key_that_is_not_there_and_a_key_error_of_something_else():

@@ -206,7 +206,7 @@ AGGREGATORS: dict[str, Callable[[int | None], Aggregator]] = {
     "HeLoCo": lambda size: HeLoCo(0.8, 0.7, c_ok=0.3),
     "HALoS": lambda size: HALoS(2, 0.5, 0.8, region_period=2, region_lr=0.9),
     "AREA": lambda size: AREA(2),
-    "MindFlayer": lambda size: MindFlayer(2, [0.5, 0.9, 0.1, 1.0], "clients"),
+    "MindFlayer": lambda size: MindFlayer([2, 1, 1, 3], [0.5, 0.9, 0.1, 1.0], "clients"),
     "Ringleader": lambda size: Ringleader(0.7),
     "FedBuffMA": lambda size: FedBuffMA(3, 0.8, 0.7),
     "Ringmaster": lambda size: Ringmaster(2, server_lr=0.5),
