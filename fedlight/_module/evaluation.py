@@ -194,7 +194,7 @@ class Evaluator:
             device, dtype = self.fabric.device, input_dtype(self.module)
             size, limit = self.datamodule.eval_batch_size, self.limits[stage]
             self._batches[stage] = [
-                EvaluationBatches(examples.to(device, dtype), size, limit, self.most)
+                EvaluationBatches(examples, size, limit, self.most, device, dtype)
                 for examples in self.datamodule.evaluation_data(stage)
             ]
         autocast = self.fabric.autocast()
@@ -202,6 +202,10 @@ class Evaluator:
         return evaluate(
             self.module, first, stage, autocast, self.seed, more, self.inference_mode, newest
         )
+
+    def close(self) -> None:
+        """Let go of the batches, which a run that is over would hold as long as it lives."""
+        self._batches.clear()
 
     def by_data_set(self, stage: str, metrics: Mapping[str, float]) -> list[dict[str, float]]:
         """One dict for each data set; a name without the number of a data set is in all of them."""

@@ -111,8 +111,8 @@ def _of_table(
     examples: Any, module: LightningModule, fabric: Fabric, size: int, limit: int | float | None
 ) -> Iterator[Any]:
     """The batches of a table; not made before the module has the dtype of the run's precision."""
-    moved = examples.to(fabric.device, input_dtype(module))
-    for _, batch in EvaluationBatches(moved, size, limit):
+    place = fabric.device, input_dtype(module)
+    for _, batch in EvaluationBatches(examples, size, limit, None, *place):
         yield batch
 
 

@@ -1045,3 +1045,25 @@ def test_what_a_module_cannot_set_is_named() -> None:
 
     with pytest.raises(AttributeError, match="property 'callbacks' of 'ModuleTrainer' object"):
         trainer(max_rounds=1).fit(Sets(), classes())
+
+
+class Looks(Point):
+    """It notes the batches of its validation, but does not hold them."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def validation_step(self, batch, batch_idx):
+        self.seen.append(weakref.ref(batch[0]))
+
+
+def test_a_run_that_is_over_holds_no_validation_batches():
+    fit, module = trainer(max_rounds=2, check_val_every_n_rounds=1, **EACH), Looks()
+    gc.disable()  # as it may be long until it finds what is in circles
+    try:
+        fit.fit(module, points([1.0], [3.0]))
+    finally:
+        gc.enable()
+    assert len(module.seen) == 2
+    assert all(batch() is None for batch in module.seen)

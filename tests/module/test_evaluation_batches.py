@@ -1,5 +1,6 @@
 import copy
 import random
+import weakref
 from collections import UserDict
 
 import numpy as np
@@ -39,10 +40,53 @@ def test_small_tables_are_gathered_once(monkeypatch):
     assert next(iter(list(with_nan)))[1][0] is next(iter(list(with_nan)))[1][0]
 
     monkeypatch.setattr("fedlight._module.evaluation_batches._KEPT_BYTES", 1)
-    large = EvaluationBatches(table, 2, None)
+    large = EvaluationBatches(numbers(1, 2, 3), 2, None)
     values = [[part.tolist() for part in batch] for _, batch in large]
     assert values == [[[1, 2]], [[3]]] == [[p.tolist() for p in batch] for _, batch in large]
     assert next(iter(large))[1][0] is not next(iter(large))[1][0]
+
+
+def only(batches):
+    """The tensor of the only batch."""
+    ((_, (tensor,)),) = batches
+    return tensor
+
+
+def test_evaluations_of_a_table_share_their_batches():
+    table = numbers(1, 2)
+    one, other = EvaluationBatches(table, 2, None), EvaluationBatches(table, 2, None)
+    assert only(one) is only(other) is only(one)
+    assert only(EvaluationBatches(table, 2, None, dtype=torch.float64)).dtype == torch.float64
+    assert len(list(EvaluationBatches(table, 1, None))) == 2
+    assert only(EvaluationBatches(numbers(1, 2), 2, None)) is not only(one)
+    there = weakref.ref(only(one))
+    del one
+    assert there() is only(other)
+    del other
+    assert there() is None
+
+
+def test_a_table_with_a_transform_is_read_by_each():
+    drawn = iter(range(9))
+    column = numbers(1, 2).columns[0]
+    table = ExampleTable([column], lambda batch: (batch[0] + next(drawn),))
+    first, second = EvaluationBatches(table, 2, None), EvaluationBatches(table, 2, None)
+    assert [only(first).tolist() for _ in range(2)] == [[1, 2]] * 2
+    assert [only(second).tolist() for _ in range(2)] == [[2, 3]] * 2
+
+
+@pytest.mark.parametrize("write", ["x.mul_(2)", "x.data.mul_(2)", "x.numpy()[:] = 7"])
+@pytest.mark.parametrize("later", [False, True])
+def test_what_one_evaluation_writes_no_other_reads(write, later):
+    table = numbers(1, 2)
+    one, other = EvaluationBatches(table, 2, None), EvaluationBatches(table, 2, None)
+    x = only(one)
+    if later:  # as a hook may do, between two passes; torch does not count the other writes
+        x.mul_(2)
+    else:
+        for _, (x,) in other:
+            exec(write, {"x": x})
+    assert only(one).tolist() == only(other).tolist() == [1, 2]
 
 
 class Counted(Dataset):
