@@ -200,7 +200,8 @@ class Run:
             state.write(self.server.state)
             self._checkpoint = None
         self._state_watch = StateWatch([setting.arrivals, setting.aggregator])
-        self._read, self._show = (lambda: self.server.state), state.show
+        server = self.server  # not `self`: a run that is over should hold itself in no circle
+        self._read, self._show = (lambda: server.state), state.show
         self._in_event = False
         self._save_requested()
 
@@ -209,6 +210,11 @@ class Run:
         self.show()
         self._set_up.close()
         BLOCKS.end_run()
+
+    def let_go(self) -> None:
+        """Give up what is in flight, with the models that were pulled: nobody continues the run."""
+        if hasattr(self, "pool"):
+            self.pool.let_go()
 
     @property
     def state(self) -> ServerState:

@@ -162,7 +162,7 @@ class FedTrainer:
         # and an argument that it leaves out would be ignored.
         given = {k: v for k, v in locals().items() if k not in ("self", "lightning")}
         self._options = options_of(given, lightning)
-        self._calls = Calls(self, self._options)
+        self._calls = Calls(self._options)
         self.should_stop = False
 
     def __repr__(self) -> str:
@@ -221,7 +221,7 @@ class FedTrainer:
             call the hooks                      also after an error
         """
         given, data = check_module(module), check_data(datamodule)
-        with self._calls.fit(given, data, ckpt_path) as fit:
+        with self._calls.fit(self, given, data, ckpt_path) as fit:
             self.should_stop = False
             fit.start()
             run = fit.run
@@ -264,7 +264,7 @@ class FedTrainer:
             **others: Refused, with what to write for Lightning's.
         """
         given = given_module("validate", module, model, others)
-        return self._calls.evaluate("validate", given, datamodule, ckpt_path, verbose)
+        return self._calls.evaluate(self, "validate", given, datamodule, ckpt_path, verbose)
 
     def test(
         self,
@@ -287,7 +287,7 @@ class FedTrainer:
             **others: Refused, with what to write for Lightning's.
         """
         given = given_module("test", module, model, others)
-        return self._calls.evaluate("test", given, datamodule, ckpt_path, verbose)
+        return self._calls.evaluate(self, "test", given, datamodule, ckpt_path, verbose)
 
     def predict(
         self,
@@ -317,7 +317,7 @@ class FedTrainer:
         """
         given = given_module("predict", module, model, others)
         return self._calls.predict(
-            given, datamodule, dataloaders, dataset, return_predictions, ckpt_path
+            self, given, datamodule, dataloaders, dataset, return_predictions, ckpt_path
         )
 
     def save_checkpoint(

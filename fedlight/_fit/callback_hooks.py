@@ -87,6 +87,10 @@ class Hooks(Watcher):
         if first is not None:
             raise first
 
+    def close(self) -> None:
+        """Let go of the trainer and the fit, which hold these hooks: a circle keeps all models."""
+        del self._trainer, self._made_version
+
     def on_dispatch(self, task: Task) -> None:
         """Call `on_dispatch` of the callbacks."""
         self("on_dispatch", task)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 from lightning import LightningModule
 from lightning.pytorch.trainer.states import TrainerState
@@ -46,6 +47,10 @@ class ModuleTrainer(Moment):
         self._asked = Asked(trainer, module, function, ckpt_path, self)
         self.stage = {"fit": "train"}.get(function, function)
 
+    def let_go(self) -> None:
+        """Answer as long as somebody else needs the trainer: a circle would keep all its models."""
+        self._asked = self._asked._replace(trainer=_IfAlive(self._asked.trainer))
+
     def for_actor(self) -> ActorTrainer:
         """The answers that a local step may get in another process."""
         trainer = self._asked.trainer
@@ -78,6 +83,18 @@ for _name, _attribute in ATTRIBUTES.items():
     _made: Any = _property(_name, _attribute)
     _made.__set_name__(ModuleTrainer, _name)  # for the error of one that cannot be set
     setattr(ModuleTrainer, _name, _made)
+
+
+class _IfAlive:
+    """The attributes of a trainer, as long as somebody else needs it."""
+
+    def __init__(self, trainer: object) -> None:
+        self._trainer = ref(trainer)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_trainer" or (trainer := self._trainer()) is None:
+            raise AttributeError(f"{name}: the trainer that self.trainer named is gone")
+        return getattr(trainer, name)
 
 
 def _plain(value: Any) -> bool:
@@ -116,3 +133,4 @@ def attached(
             yield recorder
     finally:
         module.trainer, module.fabric = before
+        shown.let_go()

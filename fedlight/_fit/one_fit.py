@@ -201,6 +201,7 @@ class Fit:
             stack.callback(run.module.teardown, "fit")
             stack.callback(run.close)
             stack.callback(self._evaluator.close)
+            stack.callback(self.hooks.close)
             stack.callback(finalize, run.loggers, status)
             stack.callback(self.hooks.all, "teardown", "fit")
             run.datamodule.teardown("fit")

@@ -37,9 +37,11 @@ T = TypeVar("T")
 class Calls:
     """Prepares module, data and PyTorch for a call, and keeps module, data and results.
 
+    Each call gets the trainer, for callbacks and modules. It is not kept: with a circle, the models
+    of a trainer that nobody needs would stay until Python looks for circles.
+
     Args:
-        trainer: The trainer, for callbacks and modules.
-        options: Its options.
+        options: The options of the trainer.
 
     Attributes:
         given: The module of the newest call, which need not show the newest model; or None.
@@ -50,8 +52,8 @@ class Calls:
         interrupt: The signal that has ended the newest fit.
     """
 
-    def __init__(self, trainer: HasModule, options: TrainerOptions) -> None:
-        self._trainer, self._options = trainer, options
+    def __init__(self, options: TrainerOptions) -> None:
+        self._options = options
         self.given: LightningModule | None = None
         self.datamodule: FederatedDataModule | None = None
         self._run: Run | None = None
@@ -92,19 +94,23 @@ class Calls:
 
     @contextmanager
     def fit(
-        self, module: LightningModule, data: FederatedDataModule, ckpt_path: str | Path | None
+        self,
+        trainer: HasModule,
+        module: LightningModule,
+        data: FederatedDataModule,
+        ckpt_path: str | Path | None,
     ) -> Iterator[Fit]:
         """Within the context a fit is under way; it is ended on exit, also after an error."""
         with (
             self._alone,
-            self._prepared("fit", module, ckpt_path) as logs,
+            self._prepared(trainer, "fit", module, ckpt_path) as logs,
             graceful_interrupts() as self.interrupt,
         ):
             content, path = self._with_callbacks_of(module, ckpt_path)
             if path and content is None:
                 voice().checkpoint(f"no checkpoint in {path}: a new run")
             self.given, self.datamodule = module, data
-            fit = Fit(self._trainer, self._options, logs, module, data, content, path)
+            fit = Fit(trainer, self._options, logs, module, data, content, path)
             self._run = run = fit.run
             self.counts, self.history, self.metrics = run.counts, run.history, run.metrics
             with fit.ended():
@@ -112,6 +118,7 @@ class Calls:
 
     def evaluate(
         self,
+        trainer: HasModule,
         verb: str,
         module: object,
         datamodule: FederatedDataModule | None,
@@ -121,6 +128,7 @@ class Calls:
         """Do what `validate` or `test` does; the arguments are theirs.
 
         Args:
+            trainer: The trainer.
             verb: "validate" or "test".
             module: The module; None for that of the newest call.
             datamodule: The data; None for those of the newest call.
@@ -135,7 +143,7 @@ class Calls:
         inference = self._options.settings.inference_mode
         evaluator = evaluator_of(self._options, own, data, inference)
         ready = partial(evaluator.get_ready, stage, verb)
-        with self._outside_of_fit(verb, own, data, ckpt_path, ready) as (hooks, _):
+        with self._outside_of_fit(trainer, verb, own, data, ckpt_path, ready) as (hooks, _):
             if not evaluator.can(stage):  # its number of batches is limited to 0
                 return []
             hooks(f"on_{stage}_start")
@@ -148,6 +156,7 @@ class Calls:
 
     def predict(
         self,
+        trainer: HasModule,
         module: object,
         datamodule: FederatedDataModule | None,
         dataloaders: Any,
@@ -163,7 +172,10 @@ class Calls:
         settings, fabric = self._options.settings, self._options.fabric
         limit = settings.limit_predict_batches
         ready = partial(batches_to_predict, own, fabric, data, dataloaders, dataset, limit)
-        with self._outside_of_fit("predict", own, data, ckpt_path, ready) as (hooks, batches):
+        with self._outside_of_fit(trainer, "predict", own, data, ckpt_path, ready) as (
+            hooks,
+            batches,
+        ):
             hooks("on_predict_start")
             inference, seed = settings.inference_mode, self._options.setting.seed
             found = predict(own, fabric, batches, keep, inference, seed)
@@ -180,6 +192,7 @@ class Calls:
     @contextmanager
     def _outside_of_fit(
         self,
+        trainer: HasModule,
         verb: str,
         module: LightningModule,
         data: FederatedDataModule | None,
@@ -189,9 +202,9 @@ class Calls:
         """Within the context a module is evaluated; yield the hooks and `get_ready`'s value."""
         self.given, self.datamodule = module, data
         module = self.module  # called within a fit, with the server's newest model in it
-        with self._prepared(verb, module, ckpt_path):
+        with self._prepared(trainer, verb, module, ckpt_path):
             content, path = self._with_callbacks_of(module, ckpt_path)
-            hooks = Hooks(self._trainer, self._options)
+            hooks = Hooks(trainer, self._options)
             ready = get_ready()
             try:
                 set_up(module, hooks, self._options.fabric, verb)
@@ -209,13 +222,17 @@ class Calls:
 
     @contextmanager
     def _prepared(
-        self, verb: str, module: LightningModule, ckpt_path: str | Path | None
+        self,
+        trainer: HasModule,
+        verb: str,
+        module: LightningModule,
+        ckpt_path: str | Path | None,
     ) -> Iterator[LogRecorder]:
         """Within the context the module has its device and its trainer, PyTorch its settings."""
         settings = self._options.settings
         with (
             lent(module, self._options.fabric),
-            attached(module, self._trainer, verb, ckpt_path) as logs,
+            attached(module, trainer, verb, ckpt_path) as logs,
             torch_settings(settings),
             profiled(settings.profiler, verb),
         ):

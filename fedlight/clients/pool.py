@@ -132,6 +132,10 @@ class Pool:
         self.order.drop(run)
         return True
 
+    def let_go(self) -> None:
+        """Forget the runs that nobody will compute. They hold the pool, which holds them."""
+        self._open.clear()
+
     def compute(
         self,
         needed: Sequence[PendingRun],

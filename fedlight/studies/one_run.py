@@ -148,8 +148,12 @@ class OneRun:
         trainer = self.trainer
         assert trainer is not None
         self.notes = voice().notes_of(trainer.run)
-        if trainer.interrupted:
-            return
+        if not trainer.interrupted:
+            self._keep(trainer, time.perf_counter() - started)
+        trainer.run.let_go()
+
+    def _keep(self, trainer: FedTrainer, seconds: float) -> None:
+        """Keep the record of a run that is over."""
         if self.planned.records:
             assert isinstance(trainer.arrivals, Recording)
             self.planned.schedule = trainer.arrivals.table()
@@ -158,7 +162,7 @@ class OneRun:
             seed=self.planned.seed,
             history=trainer.history,
             fingerprint=trainer.fingerprint(),
-            seconds=time.perf_counter() - started,
+            seconds=seconds,
             papers=self.planned.papers,
         )
 

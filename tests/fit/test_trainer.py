@@ -1067,3 +1067,20 @@ def test_a_run_that_is_over_holds_no_validation_batches():
         gc.enable()
     assert len(module.seen) == 2
     assert all(batch() is None for batch in module.seen)
+
+
+@pytest.mark.parametrize("calls", [("fit",), ("fit", "validate", "test"), ("fit", "fit")])
+def test_a_trainer_that_nobody_needs_is_gone_with_its_models(calls):
+    module, data = Point(), points([1.0], [3.0])
+    fit = trainer(max_rounds=2, check_val_every_n_rounds=1, **EACH)
+    gc.collect()
+    gc.disable()  # as it may be long until it finds what is in circles
+    try:
+        for call in calls:
+            getattr(fit, call)(module, data)
+        gone = weakref.ref(fit), weakref.ref(fit.run), weakref.ref(fit.run.server)
+        del fit
+        assert [each() for each in gone] == [None] * 3
+    finally:
+        gc.enable()
+    assert module.w.item() != 0

@@ -415,7 +415,9 @@ def test_each_answer_has_a_meaning():
     assert set(SAME) <= ATTRIBUTES.keys()
     assert all(each.meaning.endswith(".") for each in ATTRIBUTES.values())
     public = {name for name in dir(ModuleTrainer) if not name.startswith("_")}
-    assert public - {"answer", "change", "ask", "common", "for_actor"} == ATTRIBUTES.keys()
+    assert (
+        public - {"answer", "change", "ask", "common", "for_actor", "let_go"} == ATTRIBUTES.keys()
+    )
 
 
 def test_names_of_lightning_on_the_trainer_itself(tmp_path):
