@@ -48,8 +48,9 @@ class EarlyServer(Server):
         self._new = None
         released: list[int] = []
         retried: list[Task] = []
-        self._leave_out_failures(released, retried)
-        return handled._replace(released=released, retried=retried)
+        failed: list[Task] = []
+        self._leave_out_failures(released, retried, failed)
+        return handled._replace(released=released, retried=retried, failed=failed)
 
     def receive(self, update: ClientUpdate, released: list[int]) -> bool:
         """Receive an update as `Server` does, and note it if it is accepted."""

@@ -163,6 +163,7 @@ def test_a_replay_leaves_failures_out_at_the_same_times(failures):
         return [(f.client_id, f.now, f.retried) for each in run.history for f in each.failures]
 
     assert failed(again) == failed(first)
+    assert not recording.table().waste_known  # a table does not say which ones have failed
 
 
 def test_a_task_that_is_tried_again_reports_when_it_succeeds():
