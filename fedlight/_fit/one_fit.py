@@ -200,7 +200,6 @@ class Fit:
                 stack.callback(say_if_lost, run, self._logs)
             stack.callback(run.module.teardown, "fit")
             stack.callback(run.close)
-            stack.callback(self._evaluator.close)
             stack.callback(self.hooks.close)
             stack.callback(finalize, run.loggers, status)
             stack.callback(self.hooks.all, "teardown", "fit")

@@ -203,10 +203,6 @@ class Evaluator:
             self.module, first, stage, autocast, self.seed, more, self.inference_mode, newest
         )
 
-    def close(self) -> None:
-        """Let go of the batches, which a run that is over would hold as long as it lives."""
-        self._batches.clear()
-
     def by_data_set(self, stage: str, metrics: Mapping[str, float]) -> list[dict[str, float]]:
         """One dict for each data set; a name without the number of a data set is in all of them."""
         suffixes = [

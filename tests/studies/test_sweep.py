@@ -1,6 +1,8 @@
+import gc
 import multiprocessing
 import os
 import warnings
+import weakref
 from copy import deepcopy
 
 import pytest
@@ -369,3 +371,25 @@ def test_a_study_over_ends_of_rounds_has_the_runs_of_each_alone(workers):
             expected.append(run.fingerprint())
     assert prints(study) == expected
     assert len(set(expected)) == 6
+
+
+class Trained(Callback):
+    """It notes the pool of each run, with all local runs in flight, but does not hold it."""
+
+    def __init__(self, pools):
+        self.pools = pools
+
+    def on_fit_end(self, trainer, module):
+        self.pools.append(weakref.ref(trainer.run.pool))
+
+
+@pytest.mark.parametrize("workers", [1, "together"])
+def test_a_run_that_is_over_leaves_no_models_behind(workers):
+    pools = []
+    gc.collect()
+    gc.disable()  # as it may be long until it finds what is in circles
+    try:
+        swept(callbacks=lambda: [Trained(pools)], workers=workers)
+        assert [each() for each in pools] == [None] * 4
+    finally:
+        gc.enable()
