@@ -665,6 +665,12 @@ TABLE = (
     ),
     Broken(
         "fedlight/studies/one_run.py",
+        "            _empty_frames(error)\n",
+        "",
+        "studies/test_sweep.py",
+    ),
+    Broken(
+        "fedlight/studies/one_run.py",
         "        trainer.run.let_go()\n",
         "",
         "studies/test_sweep.py",

@@ -172,10 +172,8 @@ class Calls:
         settings, fabric = self._options.settings, self._options.fabric
         limit = settings.limit_predict_batches
         ready = partial(batches_to_predict, own, fabric, data, dataloaders, dataset, limit)
-        with self._outside_of_fit(trainer, "predict", own, data, ckpt_path, ready) as (
-            hooks,
-            batches,
-        ):
+        outside = self._outside_of_fit(trainer, "predict", own, data, ckpt_path, ready)
+        with outside as (hooks, batches):
             hooks("on_predict_start")
             inference, seed = settings.inference_mode, self._options.setting.seed
             found = predict(own, fabric, batches, keep, inference, seed)

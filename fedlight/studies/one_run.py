@@ -9,6 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lightning import LightningModule
@@ -144,6 +145,8 @@ class OneRun:
             if self.trainer is not None:
                 with suppress(RuntimeError):  # it has failed before there was a run
                     self.notes = voice().notes_of(self.trainer.run)
+                    self.trainer.run.let_go()
+            _empty_frames(error)
             return
         trainer = self.trainer
         assert trainer is not None
@@ -216,6 +219,16 @@ class OneRun:
             enable_progress_bar=False,
             on_interrupt="return",
         )
+
+
+def _empty_frames(error: Exception) -> None:
+    """Clear the variables of an error's frames, which hold the trainer with its models.
+
+    The first frame is still at work. It holds the error, so it is taken out.
+    """
+    own = error.__traceback__
+    error.__traceback__ = None if own is None else own.tb_next
+    clear_frames(error.__traceback__)
 
 
 def _first_module(module: Start, seed: int) -> LightningModule:

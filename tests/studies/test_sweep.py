@@ -376,20 +376,26 @@ def test_a_study_over_ends_of_rounds_has_the_runs_of_each_alone(workers):
 class Trained(Callback):
     """It notes the pool of each run, with all local runs in flight, but does not hold it."""
 
-    def __init__(self, pools):
-        self.pools = pools
+    def __init__(self, pools, fails):
+        self.pools, self.fails = pools, fails
 
-    def on_fit_end(self, trainer, module):
-        self.pools.append(weakref.ref(trainer.run.pool))
+    def on_round_end(self, trainer, module):
+        if trainer.version == 3:
+            self.pools.append(weakref.ref(trainer.run.pool))
+            if self.fails:
+                raise ValueError("no third round")
 
 
+@pytest.mark.filterwarnings("ignore:fedlight. 4 of 4 runs have failed")
+@pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("workers", [1, "together"])
-def test_a_run_that_is_over_leaves_no_models_behind(workers):
+def test_a_run_that_is_over_leaves_no_models_behind(workers, fails):
     pools = []
     gc.collect()
     gc.disable()  # as it may be long until it finds what is in circles
     try:
-        swept(callbacks=lambda: [Trained(pools)], workers=workers)
+        study = swept(callbacks=lambda: [Trained(pools, fails)], workers=workers)
         assert [each() for each in pools] == [None] * 4
     finally:
         gc.enable()
+    assert [run.error is not None for run in study.runs] == [fails] * 4
